@@ -1,0 +1,8 @@
+message(STATUS "gtrain ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
+message(STATUS "  CUDA       ${gtrain_cuda_note}")
+message(STATUS "  oneDNN     ${gtrain_onednn_note}")
+message(STATUS "  OpenMP     ${gtrain_openmp_note}")
+message(STATUS "  zlib       ${gtrain_zlib_note}")
+if(GTRAIN_SANITIZE)
+    message(STATUS "  sanitizers ${GTRAIN_SANITIZE}")
+endif()

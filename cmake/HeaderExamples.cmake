@@ -1,0 +1,68 @@
+# Compiles and links the C programs in our documentation, so that none of them can rot. Run as
+#     cmake -D file=<header or .md> -D work=<folder> -D compiler=<cc> -D flags=<a|b> -D include=<dir> -D library=<file>
+#           [-D max_lines=N] -P HeaderExamples.cmake
+# A header's programs stand between "@code" and "@endcode" in comments; a Markdown file's between ```c and ```, of which those with a
+# main function are compiled.
+cmake_minimum_required(VERSION 3.25)
+
+file(READ ${file} text)
+# Neither list separators nor brackets may survive in what CMake takes apart into lines.
+string(REPLACE ";" "@SEMICOLON@" text "${text}")
+string(REPLACE "[" "@OPEN@" text "${text}")
+string(REPLACE "]" "@CLOSE@" text "${text}")
+string(REPLACE "\\" "@BACKSLASH@" text "${text}")
+string(REPLACE "\n" ";" lines "${text}")
+
+set(programs 0)
+set(inside FALSE)
+set(program "")
+set(count 0)
+foreach(line IN LISTS lines)
+    if(NOT inside AND line MATCHES "^( \\* @code|```c)[ \t]*$")
+        set(inside TRUE)
+        set(program "")
+        set(count 0)
+    elseif(inside AND line MATCHES "^( \\* @endcode|```)[ \t]*$")
+        set(inside FALSE)
+        if(file MATCHES "\\.md$" AND NOT program MATCHES "int main\\(")
+            continue()
+        endif()
+        if(max_lines AND count GREATER max_lines)
+            message(FATAL_ERROR "${file}: a program of ${count} lines, at most ${max_lines} are promised")
+        endif()
+        string(REPLACE "@SEMICOLON@" ";" program "${program}")
+        string(REPLACE "@OPEN@" "[" program "${program}")
+        string(REPLACE "@CLOSE@" "]" program "${program}")
+        string(REPLACE "@BACKSLASH@" "\\" program "${program}")
+        math(EXPR programs "${programs} + 1")
+        file(WRITE ${work}/example_${programs}.c "${program}")
+    elseif(inside)
+        string(REGEX REPLACE "^ \\* ?" "" line "${line}")
+        string(APPEND program "${line}\n")
+        math(EXPR count "${count} + 1")
+    endif()
+endforeach()
+if(inside)
+    message(FATAL_ERROR "${file}: an example without an end")
+endif()
+if(programs EQUAL 0)
+    message(FATAL_ERROR "${file}: holds no example")
+endif()
+
+string(REPLACE "|" ";" flags "${flags}")
+cmake_path(GET library PARENT_PATH library_dir)
+foreach(number RANGE 1 ${programs})
+    set(source ${work}/example_${number}.c)
+    file(STRINGS ${source} main REGEX "int main\\(")
+    set(link ${library} -Wl,-rpath,${library_dir} -lm)
+    if(NOT main)
+        set(link -c) # a fragment: functions to read, not a program
+    endif()
+    execute_process(
+        COMMAND ${compiler} -std=c11 -Wall -Wextra -Werror ${flags} -I${include} ${source} -o ${work}/example_${number} ${link}
+        RESULT_VARIABLE result ERROR_VARIABLE errors OUTPUT_VARIABLE errors)
+    if(NOT result EQUAL 0)
+        message(FATAL_ERROR "${file}: example ${number} does not compile:\n${errors}")
+    endif()
+endforeach()
+message(STATUS "${file}: ${programs} example(s)")

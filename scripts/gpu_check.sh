@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Checks gtrain on the GPU of this machine: configures and builds for it, runs every test there, compute-sanitizer over the short ones, and the
+# benchmarks asked for. Writes a summary in Markdown.
+#
+#     scripts/gpu_check.sh [--out FILE] [--build DIR] [--no-build] [--tests PATTERN] [--sanitize TOOLS] [--bench LIST]
+#
+#   --out FILE       where the summary goes (default bench/results/<gpu>.md)
+#   --build DIR      build folder (default build/gpu)
+#   --no-build       use what is in the build folder
+#   --sanitize LIST  compute-sanitizer tools, comma separated (default memcheck; "none" for none)
+#   --bench LIST     of eager, host, cnn, peers (default eager,host)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+out="" build=build/gpu do_build=yes sanitize=memcheck bench=eager,host
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --out) out=$2; shift ;;
+    --build) build=$2; shift ;;
+    --no-build) do_build=no ;;
+    --sanitize) sanitize=$2; shift ;;
+    --bench) bench=$2; shift ;;
+    *) sed -n '2,12p' "$0"; exit 2 ;;
+    esac
+    shift
+done
+
+command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 || { echo "no NVIDIA GPU answers on this machine (nvidia-smi -L)"; exit 1; }
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+short=$(echo "$gpu" | sed 's/NVIDIA //; s/[^A-Za-z0-9]/-/g' | tr 'A-Z' 'a-z')
+[ -n "$out" ] || out=bench/results/$short.md
+commit=$(git rev-parse --short HEAD 2>/dev/null || cat .commit 2>/dev/null || echo unknown)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+wants() { case ",$bench," in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
+
+if [ "$do_build" = yes ]; then
+    generator=""
+    command -v ninja >/dev/null 2>&1 && generator="-G Ninja"
+    cmake -S . -B "$build" $generator -DCMAKE_BUILD_TYPE=Release -DGTRAIN_CUDA=ON -DGTRAIN_CUDA_ARCHITECTURES=native >"$work/configure" 2>&1 &&
+        cmake --build "$build" -j "$(nproc)" >"$work/build" 2>&1 || { tail -n 40 "$work/configure" "$work/build"; exit 1; }
+fi
+
+# Each executable runs all its cases in one process: starting CUDA once a case would take longer than the cases.
+status=0 passed=0 failed=0 skipped=0
+failures=""
+for exe in "$build"/bin/*; do
+    [ -f "$exe" ] && [ -x "$exe" ] || continue
+    case "$exe" in *.so*) continue ;; esac
+    "$exe" --list >/dev/null 2>&1 || continue
+    timeout 300 "$exe" --device cuda >"$work/log" 2>&1
+    code=$?
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$work/log" | tail -n 1)
+    set -- $(echo "$line" | tr -dc '0-9 ')
+    passed=$((passed + ${1:-0})) failed=$((failed + ${2:-0})) skipped=$((skipped + ${3:-0}))
+    printf '%-28s %s\n' "$(basename "$exe")" "${line:-ended with code $code}"
+    if [ $code -ne 0 ]; then
+        status=1
+        failures="$failures$(basename "$exe") "
+        grep -vE '^(ok|skip|pass)' "$work/log" | tail -n 60
+        [ -n "$line" ] || failed=$((failed + 1))
+    fi
+done
+
+sanitized="not run"
+if [ "$sanitize" != none ] && command -v compute-sanitizer >/dev/null 2>&1; then
+    sanitized=""
+    for tool in $(echo "$sanitize" | tr ',' ' '); do
+        errors=0
+        for exe in unit_core unit_ops contract contract_nn parity; do
+            [ -x "$build/bin/$exe" ] || continue
+            timeout 240 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/bin/$exe" --device cuda >"$work/log" 2>&1
+            code=$?
+            if [ $code -ne 0 ]; then
+                errors=$((errors + 1))
+                echo "compute-sanitizer --tool $tool $exe: code $code"
+                grep -E '=========' "$work/log" | head -n 40
+            fi
+        done
+        [ $errors -eq 0 ] && sanitized="$sanitized$tool: clean; " || { sanitized="$sanitized$tool: $errors executables with errors; "; status=1; }
+    done
+fi
+
+{
+    echo "# $gpu"
+    echo
+    echo "| | |"
+    echo "| --- | --- |"
+    echo "| date | $(date -u +%Y-%m-%d) |"
+    echo "| commit | $commit |"
+    echo "| driver | $driver |"
+    echo "| CUDA compiler | $(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p') |"
+    echo "| cuDNN at build | $(grep -E '^cuDNN_VERSION|CUDNN_VERSION' "$build/CMakeCache.txt" 2>/dev/null | head -n 1 | sed 's/.*=//') |"
+    echo "| tests | $passed passed, $failed failed, $skipped skipped ${failures:+(failing: $failures)} |"
+    echo "| compute-sanitizer | $sanitized |"
+} >"$work/summary"
+
+if wants eager; then
+    {
+        echo
+        echo "## Eager training step, TF32, batch 64"
+        echo
+        echo '```'
+        "$build/bench/train_step" --device cuda mlp64 cnn64 cnn1000 2>&1
+        if wants peers && python3 -c 'import torch' 2>/dev/null; then
+            python3 bench/peers/torch_baseline.py mlpsmall64:fp32 cnn64:fp32 cnn1000:fp32 2>&1 | grep '^{'
+        fi
+        echo '```'
+    } >>"$work/summary"
+fi
+if wants host; then
+    { echo; echo "## Host cost of an op call"; echo; echo '```'; "$build/bench/host_cost" --device cuda 2>&1; echo '```'; } >>"$work/summary"
+fi
+if wants cnn; then
+    { echo; echo "## Fashion-MNIST, examples/cnn"; echo; echo '```'; "$build/examples/cnn" --device cuda --epochs 10 ${GTRAIN_DATA:+--data "$GTRAIN_DATA"} 2>&1 | tail -n 30; echo '```'; } >>"$work/summary"
+fi
+
+mkdir -p "$(dirname "$out")"
+cp "$work/summary" "$out"
+cat "$out"
+exit $status

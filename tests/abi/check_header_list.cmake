@@ -1,0 +1,8 @@
+cmake_minimum_required(VERSION 3.25)
+file(GLOB found RELATIVE ${include} ${include}/*.h)
+list(TRANSFORM found REPLACE "\\.h$" "")
+list(SORT found)
+list(JOIN found "," found)
+if(NOT found STREQUAL headers)
+    message(FATAL_ERROR "tests/abi/CMakeLists.txt lists\n  ${headers}\nbut include/gtrain holds\n  ${found}")
+endif()

@@ -1,0 +1,15 @@
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE ${prefix})
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${prefix} RESULT_VARIABLE result
+    OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${output}")
+endif()
+# Nothing installed may remember where it was built.
+file(GLOB_RECURSE files ${prefix}/*.cmake ${prefix}/*.pc)
+foreach(file IN LISTS files)
+    file(STRINGS ${file} found REGEX "${build}")
+    if(found)
+        message(SEND_ERROR "${file} names the build folder:\n${found}")
+    endif()
+endforeach()

@@ -1,0 +1,20 @@
+cmake_minimum_required(VERSION 3.25)
+
+set(ENV{PKG_CONFIG_PATH} ${prefix}/${libdir}/pkgconfig)
+execute_process(COMMAND ${pkg_config} --cflags --libs gtrain OUTPUT_VARIABLE flags RESULT_VARIABLE result ERROR_VARIABLE errors
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(NOT result EQUAL 0)
+    message(FATAL_ERROR "pkg-config: ${errors}")
+endif()
+separate_arguments(flags UNIX_COMMAND "${flags}")
+separate_arguments(cxx_flags UNIX_COMMAND "${cxx_flags}")
+file(MAKE_DIRECTORY ${work})
+execute_process(COMMAND ${cxx} -std=c++17 ${cxx_flags} ${program} -o ${work}/consumer ${flags} -Wl,-rpath,${prefix}/${libdir}
+    RESULT_VARIABLE result ERROR_VARIABLE errors)
+if(NOT result EQUAL 0)
+    message(FATAL_ERROR "compiling with \"${flags}\" failed:\n${errors}")
+endif()
+execute_process(COMMAND ${work}/consumer RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT result EQUAL 0)
+    message(FATAL_ERROR "the program ended with ${result}:\n${output}")
+endif()

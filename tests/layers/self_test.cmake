@@ -1,0 +1,23 @@
+# Runs the checker on small trees that each break one rule, and on one that breaks none.
+cmake_minimum_required(VERSION 3.25)
+
+function(check_tree path line want_failure)
+    file(REMOVE_RECURSE ${self_test})
+    file(WRITE ${self_test}/src/base/good.c "#include \"base/error.h\"\n#include <gtrain/status.h>\n#include <stdio.h>\n")
+    if(path)
+        file(WRITE ${self_test}/${path} "${line}\n")
+    endif()
+    execute_process(COMMAND ${CMAKE_COMMAND} -D source=${self_test} -P ${checker} RESULT_VARIABLE result ERROR_QUIET)
+    if(want_failure AND result EQUAL 0)
+        message(SEND_ERROR "not refused: ${path}: ${line}")
+    elseif(NOT want_failure AND NOT result EQUAL 0)
+        message(SEND_ERROR "a tree without a breach was refused")
+    endif()
+endfunction()
+
+check_tree("" "" FALSE)
+file(STRINGS ${cases} rows REGEX "^[^#]")
+foreach(row IN LISTS rows)
+    string(REGEX MATCH "^([^|]+)\\|(.+)$" matched "${row}")
+    check_tree(${CMAKE_MATCH_1} "${CMAKE_MATCH_2}" TRUE)
+endforeach()
