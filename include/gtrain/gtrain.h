@@ -1,0 +1,17 @@
+/* gtrain/gtrain.h: everything. See README.md for a complete program. */
+#ifndef GTRAIN_GTRAIN_H
+#define GTRAIN_GTRAIN_H
+
+#include <gtrain/api.h>
+#include <gtrain/autograd.h>
+#include <gtrain/context.h>
+#include <gtrain/data.h>
+#include <gtrain/memory.h>
+#include <gtrain/nn.h>
+#include <gtrain/ops.h>
+#include <gtrain/optim.h>
+#include <gtrain/status.h>
+#include <gtrain/tensor.h>
+#include <gtrain/train.h>
+
+#endif

@@ -1,0 +1,161 @@
+/* All that a device implements. Nothing outside src/cuda includes a CUDA header; nothing outside src/cpu knows oneDNN.
+ *
+ * A backend is one table of functions. Kernels are indexed by op (core/op.h); a NULL kernel means "not supported", so that what
+ * is supported and what computes cannot disagree. Every function queues its work on the device's compute stream and returns without
+ * waiting unless it says so. The CPU computes at once and ignores streams and events. */
+#ifndef GT_BACKEND_BACKEND_H
+#define GT_BACKEND_BACKEND_H
+
+#include "base/host.h"
+#include <gtrain/context.h>
+#include <gtrain/tensor.h>
+
+GT_EXTERN_C_BEGIN
+
+struct gt__call;
+typedef struct gt__backend gt__backend;
+
+/* Common head of every backend's device; the backend's own struct begins with it. */
+typedef struct gt__device {
+    const gt__backend *backend;
+    gt_context *ctx;       /* whose device it is; needed for scratch memory and logs */
+    int32_t deterministic; /* from the context's options */
+    int32_t allow_tf32;
+    uint64_t workspace_limit; /* bytes, or GT_WORKSPACE_AUTO */
+    char name[128];        /* for gt_context_device_name */
+} gt__device;
+
+typedef gt_status (*gt__kernel)(gt__device *device, const struct gt__call *call);
+
+/* What only the device knew, found when the host waits. status GT_OK: nothing. */
+typedef struct gt__device_error {
+    int32_t status;   /* GT_BAD_LABEL */
+    int32_t op;       /* gt__op_id */
+    int64_t row;
+    int64_t value;
+    int64_t classes;
+} gt__device_error;
+
+/* One parameter in a multi-tensor update. All arrays are dense, `count` long, in the parameter's memory order. */
+typedef struct gt__update {
+    void *param;
+    void *master;  /* f32 master copy of a half-precision param, else NULL */
+    const void *grad;
+    void *state0;  /* SGD: momentum buffer; Adam: first moment. NULL if unused */
+    void *state1;  /* Adam: second moment. f64 for f64 params, else f32 */
+    int64_t count;
+    gt_dtype param_dtype;
+    gt_dtype grad_dtype; /* f32, or f64 for f64 params */
+    int64_t step;  /* number of this update of this parameter, from 1 */
+} gt__update;
+
+typedef struct gt__update_rule {
+    int32_t kind; /* gt_optimizer_kind */
+    int32_t nesterov;
+    double learning_rate, momentum, dampening, beta1, beta2, epsilon, weight_decay;
+} gt__update_rule;
+
+typedef struct gt__grad_list_item {
+    void *grad;
+    int64_t count;
+    gt_dtype dtype; /* f32 or f64 */
+} gt__grad_list_item;
+
+typedef struct gt__event gt__event;
+
+typedef enum gt__copy_kind { GT__COPY_HOST_TO_DEVICE, GT__COPY_DEVICE_TO_HOST, GT__COPY_DEVICE_TO_DEVICE } gt__copy_kind;
+typedef enum gt__stream_id { GT__STREAM_COMPUTE, GT__STREAM_COPY } gt__stream_id;
+
+#define GT__BACKEND_ABI 1
+
+struct gt__backend {
+    uint32_t abi; /* GT__BACKEND_ABI */
+    gt_device_kind kind;
+    const char *name; /* "cpu", "cuda" */
+
+    /* Opens device `options->device_index`. */
+    gt_status (*open)(gt_context *ctx, const gt_context_options *options, gt__device **device);
+    void (*close)(gt__device *device);
+
+    /* Makes the device current for the calling thread and returns what was current; leave puts that back. May be NULL. */
+    int32_t (*enter)(gt__device *device);
+    void (*leave)(gt__device *device, int32_t previous);
+
+    /* Raw device memory. OUT_OF_MEMORY. Freed memory must no longer be in use. */
+    gt_status (*memory_alloc)(gt__device *device, size_t bytes, void **pointer);
+    void (*memory_free)(gt__device *device, void *pointer);
+    gt_status (*memory_info)(gt__device *device, uint64_t *free_bytes, uint64_t *total_bytes);
+    /* Host memory that the device can copy from without a detour (pinned). */
+    gt_status (*host_alloc)(gt__device *device, size_t bytes, void **pointer);
+    void (*host_free)(gt__device *device, void *pointer);
+
+    /* Dense copies. With pageable host memory a copy may wait; a host source may be reused on return only if it waited or was staged:
+     * core always waits or uses pinned memory. */
+    gt_status (*copy)(gt__device *device, gt__stream_id stream, gt__copy_kind kind, void *destination, const void *source, size_t bytes);
+    gt_status (*memset_zero)(gt__device *device, gt__stream_id stream, void *pointer, size_t bytes);
+
+    gt_status (*synchronize)(gt__device *device, gt__stream_id stream); /* waits */
+    gt_status (*event_create)(gt__device *device, gt__event **event);
+    void (*event_destroy)(gt__device *device, gt__event *event);
+    gt_status (*event_record)(gt__device *device, gt__event *event, gt__stream_id stream);
+    gt_status (*event_wait_stream)(gt__device *device, gt__event *event, gt__stream_id stream); /* the stream waits, not the host */
+    gt_status (*event_wait_host)(gt__device *device, gt__event *event);                         /* waits */
+    void *(*stream)(gt__device *device, gt__stream_id stream);
+
+    /* Moves the first device-side error, if any, to *error and clears it. Call after synchronize. */
+    void (*take_error)(gt__device *device, gt__device_error *error);
+
+    const gt__kernel *kernels; /* GT__OP_COUNT entries */
+
+    /* Multi-tensor calls: one launch for many parameters. */
+    gt_status (*update)(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count);
+    /* *norm (device f32 scalar) = 2-norm over the whole list, summed in f64. */
+    gt_status (*grad_norm)(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm);
+    /* Scales by min(1, max_norm / *norm) where *norm (device) is finite; leaves the list where it is not. */
+    gt_status (*grad_clip_norm)(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm);
+    gt_status (*grad_clip_value)(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value);
+};
+
+/* What the CUDA module is given when it is loaded: the functions of libgtrain.so that it may call (it links none of its symbols).
+ * cuda/module_host.c turns them into the ordinary names again; core/host_api.c fills the table. */
+typedef struct gt__host_api {
+    uint32_t abi; /* GT__BACKEND_ABI */
+    uint32_t op_count;
+    gt_status (*error_raisev)(gt_status status, const char *file, int line, int64_t native_code, const char *native_name, const char *hint,
+                              const char *format, va_list arguments);
+    void *(*malloc_fn)(size_t size);
+    void *(*calloc_fn)(size_t count, size_t size);
+    void *(*realloc_fn)(void *pointer, size_t size);
+    void (*free_fn)(void *pointer);
+    gt_status (*scratch_alloc)(gt_context *ctx, size_t bytes, void **pointer, void **handle);
+    void (*scratch_free)(gt_context *ctx, void *handle);
+    gt_status (*scratch_alloc_quiet)(gt_context *ctx, size_t bytes, void **pointer, void **handle);
+    void (*log)(gt_context *ctx, gt_log_level level, const char *text);
+    const char *(*call_text)(const struct gt__call *call, char *buffer, size_t size);
+    gt__kernel custom_run;
+    const char *(*shape_text)(char *buffer, size_t size, int32_t ndim, const int64_t *shape);
+} gt__host_api;
+const gt__host_api *gt__host_functions(void);
+
+/* --- callable from kernels, in every build ---------------------------------------------------------------------------------------
+ * Scratch device memory for one call. It may be freed as soon as the work that uses it is queued (reuse is stream-ordered). `_quiet` sets no
+ * error record when memory is short, so that a kernel can take a smaller algorithm. */
+gt_status gt__scratch_alloc(gt_context *ctx, size_t bytes, void **pointer, void **handle);
+gt_status gt__scratch_alloc_quiet(gt_context *ctx, size_t bytes, void **pointer, void **handle);
+void gt__scratch_free(gt_context *ctx, void *handle); /* NULL is allowed */
+void gt__log(gt_context *ctx, gt_log_level level, const char *format, ...) GT__PRINTF(3, 4);
+/* The kernel of CUSTOM on every device: calls the user's functions (ops/custom.c). */
+gt_status gt__custom_run(gt__device *device, const struct gt__call *call);
+
+/* --- loader.c ------------------------------------------------------------------------------------------------------------------- */
+const gt__backend *gt__backend_cpu(void);
+/* The CUDA backend: linked in, or loaded from libgtrain_cuda.so beside libgtrain.so (GTRAIN_CUDA_MODULE overrides the path). NO_DEVICE
+ * with what was missing, where it was looked for and what to install. Loaded once per process and kept. */
+gt_status gt__backend_cuda(const gt__backend **backend);
+/* cuda/table.c. VERSION_MISMATCH where a CUDA library is older than what was built for. */
+gt_status gt__cuda_backend(const gt__backend **backend);
+/* The module's one exported symbol: binds the host's functions, then gt__cuda_backend. */
+GT_API gt_status gt_backend_cuda_v1(const gt__host_api *host, const gt__backend **backend);
+
+GT_EXTERN_C_END
+#endif

@@ -1,0 +1,50 @@
+/* Scopes: a stack of handles, cut at the places where scopes began. */
+#include "core/core.h"
+
+gt_tensor *gt__scope_add(gt_tensor *tensor) {
+    if (tensor == NULL) return NULL;
+    gt_context *ctx = tensor->ctx;
+    if (ctx->n_scopes == 0) return tensor;
+    if (ctx->n_scoped == ctx->cap_scoped) {
+        int32_t capacity = GT__MAX(ctx->cap_scoped * 2, 256);
+        gt_tensor **grown = gt__realloc(ctx->scoped, (size_t)capacity * sizeof *grown);
+        if (grown == NULL) {
+            gt_tensor_release(tensor);
+            return NULL;
+        }
+        ctx->scoped = grown;
+        ctx->cap_scoped = capacity;
+    }
+    ctx->scoped[ctx->n_scoped++] = tensor;
+    return tensor;
+}
+
+gt_status gt_scope_begin(gt_context *ctx) {
+    GT_REQUIRE_HANDLE(ctx);
+    if (ctx->n_scopes == ctx->cap_scopes) {
+        int32_t capacity = GT__MAX(ctx->cap_scopes * 2, 16);
+        gt__scope *grown = gt__realloc(ctx->scopes, (size_t)capacity * sizeof *grown);
+        if (grown == NULL) return GT_OUT_OF_HOST_MEMORY;
+        ctx->scopes = grown;
+        ctx->cap_scopes = capacity;
+    }
+    ctx->scopes[ctx->n_scopes++].first = ctx->n_scoped;
+    return GT_OK;
+}
+
+gt_status gt_scope_end(gt_context *ctx) {
+    GT_REQUIRE_HANDLE(ctx);
+    GT_REQUIRE(ctx->n_scopes > 0, GT_BAD_STATE, "gt_scope_end: no scope is open");
+    int32_t first = ctx->scopes[--ctx->n_scopes].first;
+    while (ctx->n_scoped > first) gt_tensor_release(ctx->scoped[--ctx->n_scoped]);
+    return GT_OK;
+}
+
+gt_tensor *gt_scope_return(gt_context *ctx, gt_tensor *result) {
+    gt_tensor_retain(result);
+    if (gt_scope_end(ctx) != GT_OK) {
+        gt_tensor_release(result);
+        return NULL;
+    }
+    return gt__scope_add(result);
+}

@@ -1,0 +1,42 @@
+/* The inside of a tensor handle: a meta (shape, strides, dtype) over a counted storage, and its place in the record of operations. */
+#ifndef GT_CORE_TENSOR_H
+#define GT_CORE_TENSOR_H
+
+#include "core/shape.h"
+
+GT_EXTERN_C_BEGIN
+
+struct gt__block;
+struct gt__node;
+
+/* Device memory shared by a tensor and its views. */
+typedef struct gt__storage {
+    gt_context *ctx;
+    void *data;
+    struct gt__block *block; /* NULL when empty */
+    int64_t references;
+    uint32_t version; /* counts changes in place */
+} gt__storage;
+
+struct gt_tensor {
+    gt__meta meta;
+    void *data;             /* of the first element; NULL if there are none */
+    gt__storage *storage;
+    gt_context *ctx;        /* NULL once the context is gone */
+    int64_t references;
+    struct gt__node *node;  /* the call that made it; NULL for leaves. Use gt__tensor_node, which knows about views */
+    gt_tensor *grad;        /* leaves; valid if grad_valid */
+    gt_tensor *view_base;   /* the differentiable tensor that this is a view of, counted; else NULL */
+    char *name;
+    uint32_t view_version;  /* storage version at which `node` was right, for views */
+    uint8_t output;         /* which output of `node` */
+    uint8_t requires_grad;
+    uint8_t grad_valid;     /* the gradient buffer holds a gradient of this window */
+    uint8_t is_parameter;
+    gt_tensor *live_next, *live_prev; /* all handles of the context */
+};
+
+static inline void *gt__data(const gt_tensor *t) { return t->data; }
+
+GT_EXTERN_C_END
+#endif
