@@ -1,0 +1,299 @@
+/* Pooling of channels-last images: maximum, average, adaptive average, and their gradients. The gradients gather: each input pixel adds up what the
+ * windows that cover it send, so that rows of pixels can be computed on any thread. */
+#include "cpu/kernels.h"
+#include "cpu/target.h"
+
+typedef struct pool_job {
+    int64_t images, channels;
+    int64_t x[2], y[2]; /* height and width of input and result */
+    int64_t kernel[2], stride[2], padding[2];
+    bool adaptive, count_include_pad;
+    const gt_tensor *in, *index_in; /* x; or dy and the maxima's places */
+    gt_tensor *out, *index_out;
+} pool_job;
+
+static pool_job pool_job_for(const gt__call *call, const int64_t *x, const int64_t *y, bool adaptive)
+{
+    pool_job job = {.images = x[0], .channels = x[1], .adaptive = adaptive, .count_include_pad = call->attr.pool.count_include_pad != 0,
+                    .in = call->in[0], .out = call->out[0]};
+    for (int i = 0; i < 2; i++) {
+        job.x[i] = x[2 + i];
+        job.y[i] = y[2 + i];
+        job.kernel[i] = call->attr.pool.kernel[i];
+        job.stride[i] = call->attr.pool.stride[i];
+        job.padding[i] = call->attr.pool.padding[i];
+    }
+    return job;
+}
+
+/* What window `o` covers along an axis: [first, last) inside the image; `origin` is where it begins with its padding. */
+typedef struct window {
+    int64_t first, last, origin;
+} window;
+
+static window window_of(const pool_job *job, int axis, int64_t o)
+{
+    window w;
+    if (job->adaptive) {
+        w.origin = w.first = o * job->x[axis] / job->y[axis];
+        w.last = ((o + 1) * job->x[axis] + job->y[axis] - 1) / job->y[axis];
+        return w;
+    }
+    w.origin = o * job->stride[axis] - job->padding[axis];
+    w.first = GT__MAX(w.origin, 0);
+    w.last = GT__MIN(w.origin + job->kernel[axis], job->x[axis]);
+    return w;
+}
+
+/* The results [first, last) whose windows cover `at`. */
+static window windows_over(const pool_job *job, int axis, int64_t at)
+{
+    window w = {0, 0, 0};
+    if (job->adaptive) {
+        w.first = at * job->y[axis] / job->x[axis];
+        w.last = ((at + 1) * job->y[axis] + job->x[axis] - 1) / job->x[axis];
+    } else {
+        int64_t reach = at + job->padding[axis] - job->kernel[axis]; /* the last place of a window that is too early */
+        w.first = reach < 0 ? 0 : reach / job->stride[axis] + 1;
+        w.last = (at + job->padding[axis]) / job->stride[axis] + 1;
+    }
+    w.last = GT__MIN(w.last, job->y[axis]);
+    return w;
+}
+
+static double window_share(const pool_job *job, window rows, window columns)
+{
+    int64_t count = (rows.last - rows.first) * (columns.last - columns.first);
+    if (!job->adaptive && job->count_include_pad) count = job->kernel[0] * job->kernel[1];
+    return 1.0 / (double)count;
+}
+
+/* --- runs of channels -------------------------------------------------------------------------------------------------------------------- */
+
+#define RUNS(suffix, real)                                                                                                           \
+    GT__CPU_CLONES static void keep_max_##suffix(int64_t n, real *best, int32_t *place, const real *x, int32_t here)                 \
+    {                                                                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                                            \
+            bool better = (x[i] > best[i]) | ((x[i] != x[i]) & (best[i] == best[i]));                                                \
+            place[i] = better ? here : place[i];                                                                                     \
+            best[i] = better ? x[i] : best[i];                                                                                       \
+        }                                                                                                                            \
+    }                                                                                                                                \
+    GT__CPU_CLONES static void add_scaled_##suffix(int64_t n, double *sum, const real *x, double scale)                              \
+    {                                                                                                                                \
+        for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i] * scale;                                                              \
+    }                                                                                                                                \
+    GT__CPU_CLONES static void add_where_u8_##suffix(int64_t n, real *sum, const real *dy, const uint8_t *place, uint8_t here)       \
+    {                                                                                                                                \
+        for (int64_t i = 0; i < n; i++) sum[i] += place[i] == here ? dy[i] : (real)0;                                                \
+    }                                                                                                                                \
+    GT__CPU_CLONES static void add_where_i32_##suffix(int64_t n, real *sum, const real *dy, const int32_t *place, int32_t here)      \
+    {                                                                                                                                \
+        for (int64_t i = 0; i < n; i++) sum[i] += place[i] == here ? dy[i] : (real)0;                                                \
+    }
+
+RUNS(f32, float)
+RUNS(f64, double)
+
+/* --- maximum ----------------------------------------------------------------------------------------------------------------------------- */
+
+#define MAX_FORWARD(suffix, real)                                                                                                    \
+    /* Channels [c, c + n) of one result. */                                                                                         \
+    static void max_pixel_##suffix(const pool_job *job, int64_t image, window rows, window columns, int64_t to, int64_t c, int64_t n) \
+    {                                                                                                                                \
+        gt_dtype dtype = job->in->meta.dtype;                                                                                        \
+        real best[GT__CHUNK], buffer[GT__CHUNK];                                                                                     \
+        int32_t place[GT__CHUNK];                                                                                                    \
+        for (int64_t h = rows.first; h < rows.last; h++) {                                                                           \
+            for (int64_t w = columns.first; w < columns.last; w++) {                                                                 \
+                int64_t at = ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c;                                          \
+                const real *x = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, at), dtype, 1, n, buffer);                \
+                int32_t here = (int32_t)((h - rows.origin) * job->kernel[1] + (w - columns.origin));                                 \
+                if (h == rows.first && w == columns.first) {                                                                         \
+                    memcpy(best, x, (size_t)n * sizeof *best);                                                                       \
+                    for (int64_t i = 0; i < n; i++) place[i] = here;                                                                 \
+                } else {                                                                                                             \
+                    keep_max_##suffix(n, best, place, x, here);                                                                      \
+                }                                                                                                                    \
+            }                                                                                                                        \
+        }                                                                                                                            \
+        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), dtype, to + c), dtype, 1, best, n);                                \
+        if (!job->index_out) return;                                                                                                 \
+        if (job->index_out->meta.dtype == GT_DTYPE_U8) {                                                                             \
+            uint8_t *index = (uint8_t *)gt__data(job->index_out) + to + c;                                                           \
+            for (int64_t i = 0; i < n; i++) index[i] = (uint8_t)place[i];                                                            \
+        } else {                                                                                                                     \
+            memcpy((int32_t *)gt__data(job->index_out) + to + c, place, (size_t)n * sizeof *place);                                  \
+        }                                                                                                                            \
+    }
+
+MAX_FORWARD(f32, float)
+MAX_FORWARD(f64, double)
+
+/* Rows of results. */
+static void max_forward_range(void *argument, int64_t begin, int64_t end)
+{
+    const pool_job *job = argument;
+    bool wide = job->in->meta.dtype == GT_DTYPE_F64;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t image = row / job->y[0], oh = row % job->y[0];
+        window rows = window_of(job, 0, oh);
+        for (int64_t ow = 0; ow < job->y[1]; ow++) {
+            window columns = window_of(job, 1, ow);
+            int64_t to = (row * job->y[1] + ow) * job->channels;
+            for (int64_t c = 0; c < job->channels; c += GT__CHUNK) {
+                int64_t n = GT__MIN(job->channels - c, GT__CHUNK);
+                if (wide)
+                    max_pixel_f64(job, image, rows, columns, to, c, n);
+                else
+                    max_pixel_f32(job, image, rows, columns, to, c, n);
+            }
+        }
+    }
+}
+
+GT__CPU_KERNEL(max_pool2d)
+{
+    if (call->out[0]->meta.numel == 0) return GT_OK;
+    pool_job job = pool_job_for(call, call->in[0]->meta.shape, call->out[0]->meta.shape, false);
+    job.index_out = call->n_out > 1 ? call->out[1] : NULL;
+    int64_t cost = job.y[1] * job.channels * job.kernel[0] * job.kernel[1];
+    gt__cpu_for(device, job.images * job.y[0], gt__cpu_grain(cost), max_forward_range, &job);
+    return GT_OK;
+}
+
+#define MAX_BACKWARD(suffix, real)                                                                                                   \
+    static void max_gradient_##suffix(const pool_job *job, int64_t image, int64_t h, int64_t w, int64_t c, int64_t n)                \
+    {                                                                                                                                \
+        gt_dtype dtype = job->in->meta.dtype;                                                                                        \
+        real sum[GT__CHUNK], buffer[GT__CHUNK];                                                                                      \
+        memset(sum, 0, (size_t)n * sizeof *sum);                                                                                     \
+        window rows = windows_over(job, 0, h), columns = windows_over(job, 1, w);                                                    \
+        for (int64_t oh = rows.first; oh < rows.last; oh++) {                                                                        \
+            for (int64_t ow = columns.first; ow < columns.last; ow++) {                                                              \
+                int64_t at = ((image * job->y[0] + oh) * job->y[1] + ow) * job->channels + c;                                        \
+                int64_t here = (h - window_of(job, 0, oh).origin) * job->kernel[1] + (w - window_of(job, 1, ow).origin);             \
+                const real *dy = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, at), dtype, 1, n, buffer);               \
+                if (job->index_in->meta.dtype == GT_DTYPE_U8)                                                                        \
+                    add_where_u8_##suffix(n, sum, dy, (const uint8_t *)gt__data(job->index_in) + at, (uint8_t)here);                 \
+                else                                                                                                                 \
+                    add_where_i32_##suffix(n, sum, dy, (const int32_t *)gt__data(job->index_in) + at, (int32_t)here);                \
+            }                                                                                                                        \
+        }                                                                                                                            \
+        int64_t to = ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c;                                                  \
+        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), job->out->meta.dtype, to), job->out->meta.dtype, 1, sum, n);       \
+    }
+
+MAX_BACKWARD(f32, float)
+MAX_BACKWARD(f64, double)
+
+/* Rows of inputs. */
+static void max_backward_range(void *argument, int64_t begin, int64_t end)
+{
+    const pool_job *job = argument;
+    bool wide = job->in->meta.dtype == GT_DTYPE_F64;
+    for (int64_t row = begin; row < end; row++) {
+        for (int64_t w = 0; w < job->x[1]; w++) {
+            for (int64_t c = 0; c < job->channels; c += GT__CHUNK) {
+                int64_t n = GT__MIN(job->channels - c, GT__CHUNK);
+                if (wide)
+                    max_gradient_f64(job, row / job->x[0], row % job->x[0], w, c, n);
+                else
+                    max_gradient_f32(job, row / job->x[0], row % job->x[0], w, c, n);
+            }
+        }
+    }
+}
+
+GT__CPU_KERNEL(max_pool2d_backward)
+{
+    if (call->out[0]->meta.numel == 0) return GT_OK;
+    pool_job job = pool_job_for(call, call->out[0]->meta.shape, call->in[0]->meta.shape, false);
+    job.index_in = call->in[1];
+    gt__cpu_for(device, job.images * job.x[0], gt__cpu_grain(job.x[1] * job.channels * 4), max_backward_range, &job);
+    return GT_OK;
+}
+
+/* --- average ------------------------------------------------------------------------------------------------------------------------------ */
+
+static void add_pixel(const gt_tensor *from, int64_t at, int64_t n, double *sum, double scale)
+{
+    gt_dtype dtype = from->meta.dtype;
+    const void *x = gt__cpu_at(gt__data(from), dtype, at);
+    if (dtype == GT_DTYPE_F64) {
+        add_scaled_f64(n, sum, x, scale);
+    } else {
+        float buffer[GT__CHUNK];
+        add_scaled_f32(n, sum, gt__cpu_view_f32(x, dtype, 1, n, buffer), scale);
+    }
+}
+
+static void average_forward_range(void *argument, int64_t begin, int64_t end)
+{
+    const pool_job *job = argument;
+    double sum[GT__CHUNK];
+    for (int64_t row = begin; row < end; row++) {
+        int64_t image = row / job->y[0];
+        window rows = window_of(job, 0, row % job->y[0]);
+        for (int64_t ow = 0; ow < job->y[1]; ow++) {
+            window columns = window_of(job, 1, ow);
+            double share = window_share(job, rows, columns);
+            for (int64_t c = 0; c < job->channels; c += GT__CHUNK) {
+                int64_t n = GT__MIN(job->channels - c, GT__CHUNK);
+                memset(sum, 0, sizeof sum);
+                for (int64_t h = rows.first; h < rows.last; h++)
+                    for (int64_t w = columns.first; w < columns.last; w++)
+                        add_pixel(job->in, ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c, n, sum, 1.0);
+                for (int64_t i = 0; i < n; i++) sum[i] *= share;
+                int64_t to = (row * job->y[1] + ow) * job->channels + c;
+                gt__cpu_store_f64(gt__cpu_at_mut(gt__data(job->out), job->out->meta.dtype, to), job->out->meta.dtype, 1, sum, n);
+            }
+        }
+    }
+}
+
+static gt_status average_forward(gt__device *device, const gt__call *call, bool adaptive)
+{
+    if (call->out[0]->meta.numel == 0) return GT_OK;
+    pool_job job = pool_job_for(call, call->in[0]->meta.shape, call->out[0]->meta.shape, adaptive);
+    int64_t row_cost = job.x[1] * job.channels * (adaptive ? job.x[0] / job.y[0] + 1 : job.kernel[0]);
+    gt__cpu_for(device, job.images * job.y[0], gt__cpu_grain(row_cost * 2), average_forward_range, &job);
+    return GT_OK;
+}
+
+GT__CPU_KERNEL(avg_pool2d) { return average_forward(device, call, false); }
+GT__CPU_KERNEL(adaptive_avg_pool2d) { return average_forward(device, call, true); }
+
+static void average_backward_range(void *argument, int64_t begin, int64_t end)
+{
+    const pool_job *job = argument;
+    double sum[GT__CHUNK];
+    for (int64_t row = begin; row < end; row++) {
+        int64_t image = row / job->x[0];
+        window rows = windows_over(job, 0, row % job->x[0]);
+        for (int64_t w = 0; w < job->x[1]; w++) {
+            window columns = windows_over(job, 1, w);
+            for (int64_t c = 0; c < job->channels; c += GT__CHUNK) {
+                int64_t n = GT__MIN(job->channels - c, GT__CHUNK);
+                memset(sum, 0, sizeof sum);
+                for (int64_t oh = rows.first; oh < rows.last; oh++)
+                    for (int64_t ow = columns.first; ow < columns.last; ow++)
+                        add_pixel(job->in, ((image * job->y[0] + oh) * job->y[1] + ow) * job->channels + c, n, sum,
+                                  window_share(job, window_of(job, 0, oh), window_of(job, 1, ow)));
+                int64_t to = (row * job->x[1] + w) * job->channels + c;
+                gt__cpu_store_f64(gt__cpu_at_mut(gt__data(job->out), job->out->meta.dtype, to), job->out->meta.dtype, 1, sum, n);
+            }
+        }
+    }
+}
+
+static gt_status average_backward(gt__device *device, const gt__call *call, bool adaptive)
+{
+    if (call->out[0]->meta.numel == 0) return GT_OK;
+    pool_job job = pool_job_for(call, call->out[0]->meta.shape, call->in[0]->meta.shape, adaptive);
+    gt__cpu_for(device, job.images * job.x[0], gt__cpu_grain(job.x[1] * job.channels * 4), average_backward_range, &job);
+    return GT_OK;
+}
+
+GT__CPU_KERNEL(avg_pool2d_backward) { return average_backward(device, call, false); }
+GT__CPU_KERNEL(adaptive_avg_pool2d_backward) { return average_backward(device, call, true); }
