@@ -1,5 +1,5 @@
-/* Ops of the user's own. Forward runs as the kernel of CUSTOM, the same on every device; backward is called directly, since a call of it may have more
- * results than an op has outputs. */
+/* Ops of the user's own. Forward runs as the kernel of CUSTOM, the same on every device; backward is called directly, since a call of it
+ * may have more results than an op has outputs. */
 #include "ops/ops.h"
 
 struct gt__custom {
@@ -12,47 +12,44 @@ struct gt__custom {
 
 void gt__custom_retain(struct gt__custom *op) { op->references++; }
 
-void gt__custom_release(struct gt__custom *op)
-{
+void gt__custom_release(struct gt__custom *op) {
     if (op != NULL && --op->references == 0) gt__free(op);
 }
 
-uint32_t gt__custom_saves(const struct gt__custom *op, int32_t n_in)
-{
+uint32_t gt__custom_saves(const struct gt__custom *op, int32_t n_in) {
     uint32_t mask = 0;
     if (op->options.saves_inputs) mask |= GT__IN(n_in) - 1;
     if (op->options.saves_outputs) mask |= GT__OUT(op->options.n_outputs) - GT__OUT(0);
     return mask;
 }
 
-static gt_array array_of(const gt__meta *meta, void *data)
-{
+static gt_array array_of(const gt__meta *meta, void *data) {
     return (gt_array){.data = data, .shape = meta->shape, .dtype = meta->dtype, .ndim = meta->ndim};
 }
 
-static gt_custom_call start_call(const struct gt__custom *op, int32_t n_in, const gt_array *inputs, const gt_array *outputs)
-{
-    return (gt_custom_call){.struct_size = sizeof(gt_custom_call), .n_inputs = n_in, .n_outputs = op->options.n_outputs, .user = op->options.user,
-                            .inputs = inputs, .outputs = outputs};
+static gt_custom_call start_call(const struct gt__custom *op, int32_t n_in, const gt_array *inputs, const gt_array *outputs) {
+    return (gt_custom_call){.struct_size = sizeof(gt_custom_call),
+                            .n_inputs = n_in,
+                            .n_outputs = op->options.n_outputs,
+                            .user = op->options.user,
+                            .inputs = inputs,
+                            .outputs = outputs};
 }
 
-static gt_status check_callback(const struct gt__custom *op, gt_status status, const char *which)
-{
+static gt_status check_callback(const struct gt__custom *op, gt_status status, const char *which) {
     GT_REQUIRE(status == GT_OK, GT_CALLBACK, "custom op \"%s\": its %s callback returned %s (%d)", op->name, which, gt_status_name(status),
                (int)status);
     return GT_OK;
 }
 
-static void *stream_of(gt__device *device)
-{
+static void *stream_of(gt__device *device) {
     return device->backend->stream != NULL ? device->backend->stream(device, GT__STREAM_COMPUTE) : NULL;
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------------------ */
 
 /* The metas of the outputs, from those of the inputs. */
-static gt_status output_metas(const struct gt__custom *op, int32_t n_in, const gt__meta *const *in, gt__meta *out)
-{
+static gt_status output_metas(const struct gt__custom *op, int32_t n_in, const gt__meta *const *in, gt__meta *out) {
     gt_array inputs[MAX_IN];
     int32_t ndim[GT__MAX_OUT];
     int64_t shape[GT__MAX_OUT * GT_MAX_DIMS] = {0};
@@ -72,13 +69,13 @@ static gt_status output_metas(const struct gt__custom *op, int32_t n_in, const g
     return GT_OK;
 }
 
-gt_status gt__shape_custom(gt__call *call)
-{
+gt_status gt__shape_custom(gt__call *call) {
     const struct gt__custom *op = call->attr.custom.op;
     const gt__meta *in[MAX_IN] = {NULL};
     GT_CALL_REQUIRE(call, call->n_in >= 1 && call->n_in <= MAX_IN, GT_INTERNAL, "%d inputs", (int)call->n_in);
     for (int32_t k = 0; k < call->n_in; k++) {
-        GT_CALL_REQUIRE(call, call->in[k]->ctx == call->ctx, GT_BAD_DEVICE, "\"%s\": input %d belongs to another context than input 0", op->name, (int)k);
+        GT_CALL_REQUIRE(call, call->in[k]->ctx == call->ctx, GT_BAD_DEVICE, "\"%s\": input %d belongs to another context than input 0",
+                        op->name, (int)k);
         in[k] = &call->in[k]->meta;
     }
     call->n_out = op->options.n_outputs;
@@ -87,8 +84,7 @@ gt_status gt__shape_custom(gt__call *call)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------------------- */
 
-gt_status gt__custom_run(gt__device *device, const gt__call *call)
-{
+gt_status gt__custom_run(gt__device *device, const gt__call *call) {
     const struct gt__custom *op = call->attr.custom.op;
     gt_array inputs[MAX_IN], outputs[GT__MAX_OUT];
     for (int32_t k = 0; k < call->n_in; k++) inputs[k] = array_of(&call->in[k]->meta, call->in[k]->data);
@@ -100,8 +96,7 @@ gt_status gt__custom_run(gt__device *device, const gt__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------------------- */
 
-gt_status gt__grad_custom(gt__grad *grad)
-{
+gt_status gt__grad_custom(gt__grad *grad) {
     const struct gt__custom *op = grad->attr->custom.op;
     int32_t n_in = grad->n_in, n_out = op->options.n_outputs;
     gt_array inputs[MAX_IN], input_grads[MAX_IN], outputs[GT__MAX_OUT], output_grads[GT__MAX_OUT];
@@ -144,13 +139,11 @@ static const gt_custom_op_options custom_defaults = {
     .saves_outputs = 1,
 };
 
-gt_status gt_custom_op_options_init(gt_custom_op_options *options, size_t size)
-{
+gt_status gt_custom_op_options_init(gt_custom_op_options *options, size_t size) {
     return gt__options_write(options, size, &custom_defaults, sizeof custom_defaults, "gt_custom_op_options");
 }
 
-static gt_status make_custom(const gt_custom_op_options *options, struct gt__custom **result)
-{
+static gt_status make_custom(const gt_custom_op_options *options, struct gt__custom **result) {
     const char *name = options->name != NULL ? options->name : "custom";
     size_t length = strlen(name) + 1;
     struct gt__custom *op = gt__malloc(sizeof *op + length);
@@ -163,17 +156,17 @@ static gt_status make_custom(const gt_custom_op_options *options, struct gt__cus
     return GT_OK;
 }
 
-gt_status gt_custom_op_call(const gt_custom_op_options *options, gt_tensor *const *inputs, int32_t n_inputs, gt_tensor **outputs)
-{
-    GT_REQUIRE(options != NULL && inputs != NULL && outputs != NULL, GT_BAD_ARGUMENT, "gt_custom_op_call: options, inputs or outputs is NULL");
+gt_status gt_custom_op_call(const gt_custom_op_options *options, gt_tensor *const *inputs, int32_t n_inputs, gt_tensor **outputs) {
+    GT_REQUIRE(options != NULL && inputs != NULL && outputs != NULL, GT_BAD_ARGUMENT,
+               "gt_custom_op_call: options, inputs or outputs is NULL");
     gt_custom_op_options o = custom_defaults;
     GT_TRY(gt__options_read(&o, sizeof o, options, "gt_custom_op_options"));
     const char *name = o.name != NULL ? o.name : "custom";
     GT_REQUIRE(o.forward != NULL, GT_BAD_ARGUMENT, "custom op \"%s\": forward is NULL", name);
-    GT_REQUIRE(o.n_outputs >= 1 && o.n_outputs <= GT__MAX_OUT, GT_BAD_ARGUMENT, "custom op \"%s\": %d outputs, but must have from 1 to %d", name,
-               (int)o.n_outputs, GT__MAX_OUT);
-    GT_REQUIRE(n_inputs >= 1 && n_inputs <= MAX_IN, GT_BAD_ARGUMENT, "custom op \"%s\": %d inputs, but must have from 1 to %d", name, (int)n_inputs,
-               MAX_IN);
+    GT_REQUIRE(o.n_outputs >= 1 && o.n_outputs <= GT__MAX_OUT, GT_BAD_ARGUMENT, "custom op \"%s\": %d outputs, but must have from 1 to %d",
+               name, (int)o.n_outputs, GT__MAX_OUT);
+    GT_REQUIRE(n_inputs >= 1 && n_inputs <= MAX_IN, GT_BAD_ARGUMENT, "custom op \"%s\": %d inputs, but must have from 1 to %d", name,
+               (int)n_inputs, MAX_IN);
     for (int32_t k = 0; k < n_inputs; k++) GT_TRY(gt__tensor_usable(inputs[k], "gt_custom_op_call", "an input", __FILE__, __LINE__));
 
     gt_context *ctx = inputs[0]->ctx;

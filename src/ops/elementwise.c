@@ -3,13 +3,12 @@
 
 /* ---- shape rules ------------------------------------------------------------------------------------------------------------- */
 
-gt_status gt__shape_unary(gt__call *call)
-{
+gt_status gt__shape_unary(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     GT_TRY(gt__check_float(call, call->in[0], "the input"));
     if (call->op == GT__OP_DROPOUT)
-        GT_CALL_REQUIRE(call, call->attr.random.a >= 0 && call->attr.random.a <= 1, GT_BAD_ARGUMENT, "probability is %g, but must be from 0 to 1",
-                        call->attr.random.a);
+        GT_CALL_REQUIRE(call, call->attr.random.a >= 0 && call->attr.random.a <= 1, GT_BAD_ARGUMENT,
+                        "probability is %g, but must be from 0 to 1", call->attr.random.a);
     call->n_out = 1;
     gt__out_like(call, 0, &call->in[0]->meta);
     return GT_OK;
@@ -22,23 +21,25 @@ typedef struct binary_kind {
     bool broadcasts;
 } binary_kind;
 
-static binary_kind kind_of(gt__op_id op)
-{
+static binary_kind kind_of(gt__op_id op) {
     switch (op) {
     case GT__OP_ADD:
     case GT__OP_SUB:
-    case GT__OP_MUL: return (binary_kind){true, false, true};
+    case GT__OP_MUL:
+        return (binary_kind){true, false, true};
     case GT__OP_EQUAL:
-    case GT__OP_GREATER: return (binary_kind){true, true, true};
+    case GT__OP_GREATER:
+        return (binary_kind){true, true, true};
     case GT__OP_DIV:
     case GT__OP_MAXIMUM:
-    case GT__OP_MINIMUM: return (binary_kind){false, false, true};
-    default: return (binary_kind){false, false, false};
+    case GT__OP_MINIMUM:
+        return (binary_kind){false, false, true};
+    default:
+        return (binary_kind){false, false, false};
     }
 }
 
-gt_status gt__shape_binary(gt__call *call)
-{
+gt_status gt__shape_binary(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 2, 3));
     const gt_tensor *a = call->in[0], *b = call->in[1];
     binary_kind kind = kind_of(call->op);
@@ -70,21 +71,18 @@ gt_status gt__shape_binary(gt__call *call)
 
 /* ---- gradients of two tensors ------------------------------------------------------------------------------------------------ */
 
-static gt_status give(gt__grad *grad, int32_t k, gt_tensor *full)
-{
+static gt_status give(gt__grad *grad, int32_t k, gt_tensor *full) {
     GT__TRY_TENSOR(grad->dx[k], gt__sum_to_shape(full, &grad->in_meta[k]));
     return GT_OK;
 }
 
-gt_status gt__grad_add(gt__grad *grad)
-{
+gt_status gt__grad_add(gt__grad *grad) {
     for (int32_t k = 0; k < 2; k++)
         if (grad->needs[k]) GT_TRY(give(grad, k, grad->dy[0]));
     return GT_OK;
 }
 
-gt_status gt__grad_sub(gt__grad *grad)
-{
+gt_status gt__grad_sub(gt__grad *grad) {
     if (grad->needs[0]) GT_TRY(give(grad, 0, grad->dy[0]));
     if (grad->needs[1]) {
         gt_tensor *sum;
@@ -94,15 +92,13 @@ gt_status gt__grad_sub(gt__grad *grad)
     return GT_OK;
 }
 
-gt_status gt__grad_mul(gt__grad *grad)
-{
+gt_status gt__grad_mul(gt__grad *grad) {
     if (grad->needs[0]) GT_TRY(give(grad, 0, gt_mul(grad->dy[0], grad->in[1])));
     if (grad->needs[1]) GT_TRY(give(grad, 1, gt_mul(grad->dy[0], grad->in[0])));
     return GT_OK;
 }
 
-gt_status gt__grad_div(gt__grad *grad)
-{
+gt_status gt__grad_div(gt__grad *grad) {
     gt_tensor *over_b;
     GT__TRY_TENSOR(over_b, gt_div(grad->dy[0], grad->in[1]));
     if (grad->needs[0]) GT_TRY(give(grad, 0, over_b));
@@ -111,21 +107,18 @@ gt_status gt__grad_div(gt__grad *grad)
 }
 
 /* dy where `winner` beats `loser`, half of it where they are equal. */
-static gt_tensor *share_of(gt_tensor *dy, gt_tensor *winner, gt_tensor *loser)
-{
+static gt_tensor *share_of(gt_tensor *dy, gt_tensor *winner, gt_tensor *loser) {
     gt_tensor *more = gt__op2(GT__OP_GREATER, winner, loser, NULL);
     return gt_mul(dy, gt_add(more, gt_mul_scalar(gt_equal(winner, loser), 0.5)));
 }
 
-gt_status gt__grad_maximum(gt__grad *grad)
-{
+gt_status gt__grad_maximum(gt__grad *grad) {
     for (int32_t k = 0; k < 2; k++)
         if (grad->needs[k]) GT_TRY(give(grad, k, share_of(grad->dy[0], grad->in[k], grad->in[1 - k])));
     return GT_OK;
 }
 
-gt_status gt__grad_minimum(gt__grad *grad)
-{
+gt_status gt__grad_minimum(gt__grad *grad) {
     for (int32_t k = 0; k < 2; k++)
         if (grad->needs[k]) GT_TRY(give(grad, k, share_of(grad->dy[0], grad->in[1 - k], grad->in[k])));
     return GT_OK;
@@ -133,14 +126,13 @@ gt_status gt__grad_minimum(gt__grad *grad)
 
 /* ---- gradients of one tensor: each a formula in dy, x (saved input) and y (saved output) --------------------------------------- */
 
-#define UNARY_GRAD(name, formula)                                                                                                 \
-    gt_status gt__grad_##name(gt__grad *grad)                                                                                     \
-    {                                                                                                                             \
-        gt_tensor *dy = grad->dy[0], *x = grad->in[0], *y = grad->out[0];                                                         \
-        (void)x;                                                                                                                  \
-        (void)y;                                                                                                                  \
-        GT__TRY_TENSOR(grad->dx[0], formula);                                                                                     \
-        return GT_OK;                                                                                                             \
+#define UNARY_GRAD(name, formula)                                                                                                          \
+    gt_status gt__grad_##name(gt__grad *grad) {                                                                                            \
+        gt_tensor *dy = grad->dy[0], *x = grad->in[0], *y = grad->out[0];                                                                  \
+        (void)x;                                                                                                                           \
+        (void)y;                                                                                                                           \
+        GT__TRY_TENSOR(grad->dx[0], formula);                                                                                              \
+        return GT_OK;                                                                                                                      \
     }
 
 UNARY_GRAD(neg, gt_neg(dy))
@@ -158,8 +150,7 @@ UNARY_GRAD(silu, gt__op2(GT__OP_SILU_BACKWARD, dy, x, NULL))
 UNARY_GRAD(add_scalar, dy)
 UNARY_GRAD(mul_scalar, gt_mul_scalar(dy, grad->attr->scalar.value))
 
-gt_status gt__grad_pow_scalar(gt__grad *grad)
-{
+gt_status gt__grad_pow_scalar(gt__grad *grad) {
     double value = grad->attr->scalar.value;
     if (value == 0) return GT_OK;
     GT__TRY_TENSOR(grad->dx[0], gt_mul(grad->dy[0], gt_mul_scalar(gt_pow_scalar(grad->in[0], value - 1), value)));
@@ -168,26 +159,23 @@ gt_status gt__grad_pow_scalar(gt__grad *grad)
 
 /* ---- wrappers ---------------------------------------------------------------------------------------------------------------- */
 
-#define BINARY(function, id)                                                                                                      \
-    gt_tensor *function(gt_tensor *a, gt_tensor *b)                                                                               \
-    {                                                                                                                             \
-        GT__NEED(a);                                                                                                              \
-        GT__NEED(b);                                                                                                              \
-        return gt__op2(GT__OP_##id, a, b, NULL);                                                                                  \
+#define BINARY(function, id)                                                                                                               \
+    gt_tensor *function(gt_tensor *a, gt_tensor *b) {                                                                                      \
+        GT__NEED(a);                                                                                                                       \
+        GT__NEED(b);                                                                                                                       \
+        return gt__op2(GT__OP_##id, a, b, NULL);                                                                                           \
     }
-#define UNARY(function, id)                                                                                                       \
-    gt_tensor *function(gt_tensor *x)                                                                                             \
-    {                                                                                                                             \
-        GT__NEED(x);                                                                                                              \
-        return gt__op1(GT__OP_##id, x, NULL);                                                                                     \
+#define UNARY(function, id)                                                                                                                \
+    gt_tensor *function(gt_tensor *x) {                                                                                                    \
+        GT__NEED(x);                                                                                                                       \
+        return gt__op1(GT__OP_##id, x, NULL);                                                                                              \
     }
-#define WITH_SCALAR(function, id)                                                                                                 \
-    gt_tensor *function(gt_tensor *x, double value)                                                                               \
-    {                                                                                                                             \
-        GT__NEED(x);                                                                                                              \
-        gt__attrs attr = gt__attrs_zero();                                                                                        \
-        attr.scalar.value = value;                                                                                                \
-        return gt__op1(GT__OP_##id, x, &attr);                                                                                    \
+#define WITH_SCALAR(function, id)                                                                                                          \
+    gt_tensor *function(gt_tensor *x, double value) {                                                                                      \
+        GT__NEED(x);                                                                                                                       \
+        gt__attrs attr = gt__attrs_zero();                                                                                                 \
+        attr.scalar.value = value;                                                                                                         \
+        return gt__op1(GT__OP_##id, x, &attr);                                                                                             \
     }
 
 BINARY(gt_add, ADD)

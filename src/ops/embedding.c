@@ -1,15 +1,13 @@
 /* embedding: rows of a weight by their numbers. */
 #include "ops/ops.h"
 
-static gt_status check_indices(const gt__call *call, const gt_tensor *indices)
-{
+static gt_status check_indices(const gt__call *call, const gt_tensor *indices) {
     GT_CALL_REQUIRE(call, indices->meta.dtype == GT_DTYPE_I64 || indices->meta.dtype == GT_DTYPE_I32, GT_BAD_DTYPE,
                     "the indices are %s, but must be i64 or i32", gt_dtype_name(indices->meta.dtype));
     return GT_OK;
 }
 
-gt_status gt__shape_embedding(gt__call *call)
-{
+gt_status gt__shape_embedding(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 2, 3));
     const gt_tensor *weight = call->in[0], *indices = call->in[1];
     char text[GT__SHAPE_TEXT];
@@ -17,8 +15,8 @@ gt_status gt__shape_embedding(gt__call *call)
     GT_TRY(check_indices(call, indices));
     GT_CALL_REQUIRE(call, weight->meta.ndim == 2, GT_BAD_SHAPE, "weight is %s, but must be [rows, width]", GT__SHAPE_OF(text, weight));
     int32_t ndim = indices->meta.ndim;
-    GT_CALL_REQUIRE(call, ndim < GT_MAX_DIMS, GT_BAD_SHAPE, "the indices %s have %d axes, at most %d are possible", GT__SHAPE_OF(text, indices),
-                    (int)ndim, GT_MAX_DIMS - 1);
+    GT_CALL_REQUIRE(call, ndim < GT_MAX_DIMS, GT_BAD_SHAPE, "the indices %s have %d axes, at most %d are possible",
+                    GT__SHAPE_OF(text, indices), (int)ndim, GT_MAX_DIMS - 1);
     int64_t shape[GT_MAX_DIMS];
     memcpy(shape, indices->meta.shape, (size_t)ndim * sizeof *shape);
     shape[ndim] = weight->meta.shape[1];
@@ -27,8 +25,7 @@ gt_status gt__shape_embedding(gt__call *call)
 }
 
 /* (dy [..., width], indices [...]); attr.view: weight's shape. */
-gt_status gt__shape_embedding_backward(gt__call *call)
-{
+gt_status gt__shape_embedding_backward(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 2, 3));
     const gt_tensor *dy = call->in[0], *indices = call->in[1];
     GT_TRY(gt__check_float(call, dy, "the gradient"));
@@ -41,8 +38,7 @@ gt_status gt__shape_embedding_backward(gt__call *call)
     return gt__out_shape(call, 0, gt__dtype_accumulate(dy->meta.dtype), 2, call->attr.view.shape);
 }
 
-gt_status gt__grad_embedding(gt__grad *grad)
-{
+gt_status gt__grad_embedding(gt__grad *grad) {
     gt__attrs attr = gt__attrs_zero();
     attr.view.ndim = 2;
     attr.view.shape[0] = grad->in_meta[0].shape[0];
@@ -51,8 +47,7 @@ gt_status gt__grad_embedding(gt__grad *grad)
     return GT_OK;
 }
 
-gt_tensor *gt_embedding(gt_tensor *weight, gt_tensor *indices)
-{
+gt_tensor *gt_embedding(gt_tensor *weight, gt_tensor *indices) {
     GT__NEED(weight);
     GT__NEED(indices);
     return gt__op2(GT__OP_EMBEDDING, weight, indices, NULL);

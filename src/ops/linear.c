@@ -3,8 +3,7 @@
 
 /* ---- matmul ------------------------------------------------------------------------------------------------------------------ */
 
-static gt_status check_inner(const gt_tensor *a, const gt_tensor *b)
-{
+static gt_status check_inner(const gt_tensor *a, const gt_tensor *b) {
     char ta[GT__SHAPE_TEXT], tb[GT__SHAPE_TEXT];
     int32_t na = a->meta.ndim, nb = b->meta.ndim;
     if (na < 2 || nb < 2)
@@ -15,8 +14,7 @@ static gt_status check_inner(const gt_tensor *a, const gt_tensor *b)
     return GT_OK;
 }
 
-gt_status gt__shape_matmul(gt__call *call)
-{
+gt_status gt__shape_matmul(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 2, 3));
     const gt_tensor *a = call->in[0], *b = call->in[1];
     GT_TRY(gt__check_float(call, a, "the first matrix"));
@@ -34,8 +32,7 @@ gt_status gt__shape_matmul(gt__call *call)
     return gt__out_shape(call, 0, a->meta.dtype, ndim, shape);
 }
 
-gt_status gt__grad_matmul(gt__grad *grad)
-{
+gt_status gt__grad_matmul(gt__grad *grad) {
     gt_tensor *dy = grad->dy[0];
     if (grad->needs[0]) GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_MATMUL, dy, gt__swap_last(grad->in[1]), NULL));
     if (grad->needs[1]) GT__TRY_TENSOR(grad->dx[1], gt__op2(GT__OP_MATMUL, gt__swap_last(grad->in[0]), dy, NULL));
@@ -43,27 +40,24 @@ gt_status gt__grad_matmul(gt__grad *grad)
 }
 
 /* The shape of x with all axes but the last joined. */
-static gt_status joined_rows(const gt_tensor *x, int64_t *shape)
-{
+static gt_status joined_rows(const gt_tensor *x, int64_t *shape) {
     char text[GT__SHAPE_TEXT];
     shape[0] = 1;
     shape[1] = x->meta.shape[x->meta.ndim - 1];
     for (int32_t i = 0; i + 1 < x->meta.ndim; i++)
-        GT_REQUIRE(!__builtin_mul_overflow(shape[0], x->meta.shape[i], &shape[0]), GT_BAD_SHAPE, "the leading axes of %s join to more than 2^63 rows",
-                   GT__SHAPE_OF(text, x));
+        GT_REQUIRE(!__builtin_mul_overflow(shape[0], x->meta.shape[i], &shape[0]), GT_BAD_SHAPE,
+                   "the leading axes of %s join to more than 2^63 rows", GT__SHAPE_OF(text, x));
     return GT_OK;
 }
 
 /* x [..., K] as one matrix, if that takes no copy. */
-static bool joins(const gt_tensor *x, const int64_t *shape)
-{
+static bool joins(const gt_tensor *x, const int64_t *shape) {
     gt__meta meta;
     return gt__meta_make(&meta, x->meta.dtype, 2, shape, "matmul") == GT_OK && gt__reshape_strides(&x->meta, &meta);
 }
 
 /* [..., M, K] x [K, N] as one product; NULL in *result if a would have to be copied. */
-static gt_status matmul_joined(gt_tensor *a, gt_tensor *b, gt_tensor **result)
-{
+static gt_status matmul_joined(gt_tensor *a, gt_tensor *b, gt_tensor **result) {
     int64_t rows[2], shape[GT_MAX_DIMS];
     GT_TRY(joined_rows(a, rows));
     if (!joins(a, rows)) return GT_OK;
@@ -75,8 +69,7 @@ static gt_status matmul_joined(gt_tensor *a, gt_tensor *b, gt_tensor **result)
 }
 
 /* x with its leading axes broadcast to `lead`. */
-static gt_tensor *broadcast_lead(gt_tensor *x, int32_t n, const int64_t *lead)
-{
+static gt_tensor *broadcast_lead(gt_tensor *x, int32_t n, const int64_t *lead) {
     int64_t shape[GT_MAX_DIMS];
     int32_t ndim = x->meta.ndim;
     bool same = n == ndim - 2 && memcmp(lead, x->meta.shape, (size_t)n * sizeof *lead) == 0;
@@ -87,8 +80,7 @@ static gt_tensor *broadcast_lead(gt_tensor *x, int32_t n, const int64_t *lead)
     return gt_expand(x, n + 2, shape);
 }
 
-static gt_status matmul_batched(gt_tensor *a, gt_tensor *b, gt_tensor **result)
-{
+static gt_status matmul_batched(gt_tensor *a, gt_tensor *b, gt_tensor **result) {
     char ta[GT__SHAPE_TEXT], tb[GT__SHAPE_TEXT];
     if (b->meta.ndim == 2) {
         GT_TRY(matmul_joined(a, b, result));
@@ -97,7 +89,8 @@ static gt_status matmul_batched(gt_tensor *a, gt_tensor *b, gt_tensor **result)
     int64_t lead[GT_MAX_DIMS];
     int32_t n = 0;
     if (!gt__broadcast_shapes(a->meta.ndim - 2, a->meta.shape, b->meta.ndim - 2, b->meta.shape, &n, lead))
-        return GT__RAISE_OP(a, MATMUL, GT_BAD_SHAPE, "%s x %s: the leading axes do not broadcast", GT__SHAPE_OF(ta, a), GT__SHAPE_OF(tb, b));
+        return GT__RAISE_OP(a, MATMUL, GT_BAD_SHAPE, "%s x %s: the leading axes do not broadcast", GT__SHAPE_OF(ta, a),
+                            GT__SHAPE_OF(tb, b));
     gt_tensor *wide_a, *wide_b;
     GT__TRY_TENSOR(wide_a, broadcast_lead(a, n, lead));
     GT__TRY_TENSOR(wide_b, broadcast_lead(b, n, lead));
@@ -105,8 +98,7 @@ static gt_status matmul_batched(gt_tensor *a, gt_tensor *b, gt_tensor **result)
     return GT_OK;
 }
 
-gt_tensor *gt_matmul(gt_tensor *a, gt_tensor *b)
-{
+gt_tensor *gt_matmul(gt_tensor *a, gt_tensor *b) {
     GT__NEED(a);
     GT__NEED(b);
     if (a->meta.ndim == 2 && b->meta.ndim == 2) return gt__op2(GT__OP_MATMUL, a, b, NULL);
@@ -120,8 +112,7 @@ gt_tensor *gt_matmul(gt_tensor *a, gt_tensor *b)
 
 /* ---- linear ------------------------------------------------------------------------------------------------------------------ */
 
-gt_status gt__shape_linear(gt__call *call)
-{
+gt_status gt__shape_linear(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 3, 3));
     const gt_tensor *x = call->in[0], *weight = call->in[1], *bias = call->in[2];
     char tx[GT__SHAPE_TEXT], tw[GT__SHAPE_TEXT];
@@ -140,8 +131,7 @@ gt_status gt__shape_linear(gt__call *call)
     return gt__out_shape(call, 0, x->meta.dtype, 2, shape);
 }
 
-gt_status gt__shape_bias_relu_backward(gt__call *call)
-{
+gt_status gt__shape_bias_relu_backward(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 2, 3));
     const gt_tensor *dy = call->in[0], *y = call->in[1];
     GT_TRY(gt__check_float(call, dy, "the gradient"));
@@ -154,8 +144,7 @@ gt_status gt__shape_bias_relu_backward(gt__call *call)
     return gt__out_shape(call, 1, dy->meta.dtype, 1, &dy->meta.shape[1]);
 }
 
-gt_status gt__grad_linear(gt__grad *grad)
-{
+gt_status gt__grad_linear(gt__grad *grad) {
     gt_tensor *dz = grad->dy[0];
     bool product = grad->needs[0] || grad->needs[1], bias = grad->needs[2] != 0;
     if (grad->op == GT__OP_LINEAR_RELU && bias) {
@@ -173,12 +162,11 @@ gt_status gt__grad_linear(gt__grad *grad)
     return GT_OK;
 }
 
-gt_tensor *gt_linear_activation(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_activation activation)
-{
+gt_tensor *gt_linear_activation(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_activation activation) {
     GT__NEED(x);
     GT__NEED(weight);
-    GT__REQUIRE_OP(activation == GT_ACTIVATION_NONE || activation == GT_ACTIVATION_RELU, x, LINEAR, GT_BAD_ARGUMENT, "%d is not an activation",
-                   (int)activation);
+    GT__REQUIRE_OP(activation == GT_ACTIVATION_NONE || activation == GT_ACTIVATION_RELU, x, LINEAR, GT_BAD_ARGUMENT,
+                   "%d is not an activation", (int)activation);
     gt__op_id op = activation == GT_ACTIVATION_RELU ? GT__OP_LINEAR_RELU : GT__OP_LINEAR;
     gt__attrs attr = gt__attrs_zero();
     attr.linear.activation = activation;
@@ -188,7 +176,8 @@ gt_tensor *gt_linear_activation(gt_tensor *x, gt_tensor *weight, gt_tensor *bias
     char tx[GT__SHAPE_TEXT], tw[GT__SHAPE_TEXT];
     int32_t ndim = x->meta.ndim;
     GT__REQUIRE_OP(ndim > 0 && weight->meta.ndim == 2 && x->meta.shape[ndim - 1] == weight->meta.shape[1], x, LINEAR, GT_BAD_SHAPE,
-                   "input %s and weight %s do not fit: they must be [..., in] and [out, in]", GT__SHAPE_OF(tx, x), GT__SHAPE_OF(tw, weight));
+                   "input %s and weight %s do not fit: they must be [..., in] and [out, in]", GT__SHAPE_OF(tx, x),
+                   GT__SHAPE_OF(tw, weight));
     int64_t rows[2], shape[GT_MAX_DIMS];
     GT_TRY_NULL(joined_rows(x, rows));
     memcpy(shape, x->meta.shape, sizeof shape);

@@ -2,10 +2,9 @@
 #include "ops/ops.h"
 
 /* logits [N,C], labels [N], weights [C] or NULL. */
-static gt_status check_rows(const gt__call *call, const gt_tensor *logits, const gt_tensor *labels, const gt_tensor *weights)
-{
+static gt_status check_rows(const gt__call *call, const gt_tensor *logits, const gt_tensor *labels, const gt_tensor *weights) {
     char text[GT__SHAPE_TEXT], ltext[GT__SHAPE_TEXT];
-    GT_TRY(gt__check_float(call, logits, "the logits"));
+    GT_TRY(gt__check_float(call, logits, "the tensor of logits"));
     GT_CALL_REQUIRE(call, logits->meta.ndim == 2, GT_BAD_SHAPE, "the logits are %s, but must be [N, classes]", GT__SHAPE_OF(text, logits));
     GT_CALL_REQUIRE(call, gt__dtype_is_int(labels->meta.dtype), GT_BAD_DTYPE, "the labels are %s, but must be i64, i32 or u8",
                     gt_dtype_name(labels->meta.dtype));
@@ -20,14 +19,14 @@ static gt_status check_rows(const gt__call *call, const gt_tensor *logits, const
     return GT_OK;
 }
 
-gt_status gt__shape_cross_entropy(gt__call *call)
-{
+gt_status gt__shape_cross_entropy(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 3, 3));
     GT_TRY(check_rows(call, call->in[0], call->in[1], call->in[2]));
     double smoothing = call->attr.loss.label_smoothing;
     gt_reduction reduction = call->attr.loss.reduction;
     GT_CALL_REQUIRE(call, smoothing >= 0 && smoothing <= 1, GT_BAD_ARGUMENT, "label_smoothing is %g, but must be from 0 to 1", smoothing);
-    GT_CALL_REQUIRE(call, reduction >= GT_REDUCTION_MEAN && reduction <= GT_REDUCTION_NONE, GT_BAD_ARGUMENT, "%d is not a reduction", (int)reduction);
+    GT_CALL_REQUIRE(call, reduction >= GT_REDUCTION_MEAN && reduction <= GT_REDUCTION_NONE, GT_BAD_ARGUMENT, "%d is not a reduction",
+                    (int)reduction);
     gt_dtype dtype = gt__dtype_accumulate(call->in[0]->meta.dtype);
     const int64_t two = 2;
     call->n_out = 3;
@@ -37,8 +36,7 @@ gt_status gt__shape_cross_entropy(gt__call *call)
 }
 
 /* (dloss, logits, labels, class weights or NULL, log-sum-exp, sums). */
-gt_status gt__shape_cross_entropy_backward(gt__call *call)
-{
+gt_status gt__shape_cross_entropy_backward(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 6, 1 | 2 | 4 | 16 | 32));
     const gt_tensor *dloss = call->in[0], *logits = call->in[1];
     GT_TRY(check_rows(call, logits, call->in[2], call->in[3]));
@@ -48,15 +46,15 @@ gt_status gt__shape_cross_entropy_backward(gt__call *call)
     GT_TRY(gt__check_vector(call, call->in[4], "log-sum-exp", logits->meta.shape[0]));
     GT_TRY(gt__check_dtype(call, call->in[5], "sums", dtype));
     GT_TRY(gt__check_vector(call, call->in[5], "sums", 2));
-    if (call->attr.loss.reduction == GT_REDUCTION_NONE) GT_TRY(gt__check_vector(call, dloss, "the gradient", logits->meta.shape[0]));
+    if (call->attr.loss.reduction == GT_REDUCTION_NONE)
+        GT_TRY(gt__check_vector(call, dloss, "the gradient", logits->meta.shape[0]));
     else
         GT_CALL_REQUIRE(call, dloss->meta.ndim == 0, GT_INTERNAL, "the gradient is not a scalar");
     call->n_out = 1;
     return gt__out_shape(call, 0, logits->meta.dtype, 2, logits->meta.shape);
 }
 
-gt_status gt__grad_cross_entropy(gt__grad *grad)
-{
+gt_status gt__grad_cross_entropy(gt__grad *grad) {
     if (!grad->needs[0]) return GT_OK;
     gt_tensor *in[6] = {grad->dy[0], grad->in[0], grad->in[1], grad->in[2], grad->out[1], grad->out[2]};
     GT__TRY_TENSOR(grad->dx[0], gt__op(GT__OP_CROSS_ENTROPY_BACKWARD, in, 6, grad->attr));
@@ -73,13 +71,11 @@ static const gt_cross_entropy_options cross_entropy_defaults = {
     .class_weights = NULL,
 };
 
-gt_status gt_cross_entropy_options_init(gt_cross_entropy_options *options, size_t size)
-{
+gt_status gt_cross_entropy_options_init(gt_cross_entropy_options *options, size_t size) {
     return gt__options_write(options, size, &cross_entropy_defaults, sizeof cross_entropy_defaults, "gt_cross_entropy_options");
 }
 
-gt_tensor *gt_cross_entropy(gt_tensor *logits, gt_tensor *labels, const gt_cross_entropy_options *options)
-{
+gt_tensor *gt_cross_entropy(gt_tensor *logits, gt_tensor *labels, const gt_cross_entropy_options *options) {
     GT__NEED(logits);
     GT__NEED(labels);
     gt_cross_entropy_options o = cross_entropy_defaults;
@@ -93,8 +89,7 @@ gt_tensor *gt_cross_entropy(gt_tensor *logits, gt_tensor *labels, const gt_cross
 }
 
 /* Half precision is widened first: squares and their sum would overflow. */
-static gt_tensor *mse(gt_tensor *x, gt_tensor *target, gt_reduction reduction)
-{
+static gt_tensor *mse(gt_tensor *x, gt_tensor *target, gt_reduction reduction) {
     gt_dtype dtype = gt__dtype_accumulate(x->meta.dtype);
     gt_tensor *squares = gt_square(gt_sub(gt_cast(x, dtype), gt_cast(target, dtype)));
     if (reduction == GT_REDUCTION_MEAN) return gt_mean(squares, NULL, 0, 0);
@@ -102,18 +97,18 @@ static gt_tensor *mse(gt_tensor *x, gt_tensor *target, gt_reduction reduction)
     return squares;
 }
 
-gt_tensor *gt_mse_loss(gt_tensor *x, gt_tensor *target, gt_reduction reduction)
-{
+gt_tensor *gt_mse_loss(gt_tensor *x, gt_tensor *target, gt_reduction reduction) {
     GT__NEED(x);
     GT__NEED(target);
     char tx[GT__SHAPE_TEXT], tt[GT__SHAPE_TEXT];
-    GT_REQUIRE_NULL(reduction >= GT_REDUCTION_MEAN && reduction <= GT_REDUCTION_NONE, GT_BAD_ARGUMENT, "mse_loss: %d is not a reduction", (int)reduction);
+    GT_REQUIRE_NULL(reduction >= GT_REDUCTION_MEAN && reduction <= GT_REDUCTION_NONE, GT_BAD_ARGUMENT, "mse_loss: %d is not a reduction",
+                    (int)reduction);
     GT_REQUIRE_NULL(x->ctx == target->ctx, GT_BAD_DEVICE, "mse_loss: the target belongs to another context than the input");
     GT_REQUIRE_NULL(gt__dtype_is_float(x->meta.dtype) && x->meta.dtype == target->meta.dtype, GT_BAD_DTYPE,
                     "mse_loss: the input is %s and the target %s, but both must be f32, f16, bf16 or f64, the same; use gt_cast",
                     gt_dtype_name(x->meta.dtype), gt_dtype_name(target->meta.dtype));
-    GT_REQUIRE_NULL(gt__meta_same_shape(&x->meta, &target->meta), GT_BAD_SHAPE, "mse_loss: the input %s and the target %s must have one shape",
-                    GT__SHAPE_OF(tx, x), GT__SHAPE_OF(tt, target));
+    GT_REQUIRE_NULL(gt__meta_same_shape(&x->meta, &target->meta), GT_BAD_SHAPE,
+                    "mse_loss: the input %s and the target %s must have one shape", GT__SHAPE_OF(tx, x), GT__SHAPE_OF(tt, target));
     gt_context *ctx = x->ctx;
     GT_TRY_NULL(gt_scope_begin(ctx));
     return gt_scope_return(ctx, mse(x, target, reduction));

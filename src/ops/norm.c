@@ -1,24 +1,23 @@
 /* Batch and layer normalisation. Statistics, weight and bias are kept in f32 for half-precision inputs. */
 #include "ops/ops.h"
 
-static gt_status check_epsilon(const gt__call *call)
-{
-    GT_CALL_REQUIRE(call, call->attr.norm.epsilon >= 0, GT_BAD_ARGUMENT, "epsilon is %g, but must not be negative", call->attr.norm.epsilon);
+static gt_status check_epsilon(const gt__call *call) {
+    GT_CALL_REQUIRE(call, call->attr.norm.epsilon >= 0, GT_BAD_ARGUMENT, "epsilon is %g, but must not be negative",
+                    call->attr.norm.epsilon);
     return GT_OK;
 }
 
-static gt_status check_per_channel(const gt__call *call, const gt_tensor *tensor, const char *what, gt_dtype dtype, int64_t size)
-{
+static gt_status check_per_channel(const gt__call *call, const gt_tensor *tensor, const char *what, gt_dtype dtype, int64_t size) {
     if (tensor == NULL) return GT_OK;
     GT_TRY(gt__check_dtype(call, tensor, what, dtype));
     return gt__check_vector(call, tensor, what, size);
 }
 
 /* The running statistics are written in place, so no copy may be handed to the kernel. */
-static gt_status check_running(const gt__call *call, const gt_tensor *mean, const gt_tensor *var)
-{
+static gt_status check_running(const gt__call *call, const gt_tensor *mean, const gt_tensor *var) {
     GT_CALL_REQUIRE(call, (mean == NULL) == (var == NULL), GT_BAD_ARGUMENT, "running_mean and running_var must both be given, or neither");
-    GT_CALL_REQUIRE(call, call->attr.norm.training || mean != NULL, GT_BAD_ARGUMENT, "running_mean and running_var are needed when not training");
+    GT_CALL_REQUIRE(call, call->attr.norm.training || mean != NULL, GT_BAD_ARGUMENT,
+                    "running_mean and running_var are needed when not training");
     if (mean == NULL) return GT_OK;
     GT_CALL_REQUIRE(call, gt__meta_is_row_major(&mean->meta) && gt__meta_is_row_major(&var->meta), GT_BAD_ARGUMENT,
                     "running_mean and running_var must be contiguous");
@@ -26,18 +25,19 @@ static gt_status check_running(const gt__call *call, const gt_tensor *mean, cons
     return GT_OK;
 }
 
-gt_status gt__shape_batch_norm(gt__call *call)
-{
+gt_status gt__shape_batch_norm(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 5, 1));
     const gt_tensor *x = call->in[0];
     const gt__meta *m = &x->meta;
     char text[GT__SHAPE_TEXT];
     GT_TRY(gt__check_float(call, x, "the input"));
     GT_TRY(check_epsilon(call));
-    GT_CALL_REQUIRE(call, m->ndim == 2 || m->ndim == 4, GT_BAD_SHAPE, "the input is %s, but must be [N,C] or [N,C,H,W]", GT__SHAPE_OF(text, x));
+    GT_CALL_REQUIRE(call, m->ndim == 2 || m->ndim == 4, GT_BAD_SHAPE, "the input is %s, but must be [N,C] or [N,C,H,W]",
+                    GT__SHAPE_OF(text, x));
     gt_dtype dtype = gt__dtype_accumulate(m->dtype);
     int64_t channels = m->shape[1];
-    GT_CALL_REQUIRE(call, (call->in[1] == NULL) == (call->in[2] == NULL), GT_BAD_ARGUMENT, "weight and bias must both be given, or neither");
+    GT_CALL_REQUIRE(call, (call->in[1] == NULL) == (call->in[2] == NULL), GT_BAD_ARGUMENT,
+                    "weight and bias must both be given, or neither");
     GT_TRY(check_per_channel(call, call->in[1], "weight", dtype, channels));
     GT_TRY(check_per_channel(call, call->in[2], "bias", dtype, channels));
     GT_TRY(check_per_channel(call, call->in[3], "running_mean", dtype, channels));
@@ -58,8 +58,7 @@ gt_status gt__shape_batch_norm(gt__call *call)
 }
 
 /* (x [rows, width], weight, bias). */
-gt_status gt__shape_layer_norm(gt__call *call)
-{
+gt_status gt__shape_layer_norm(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 3, 1));
     const gt_tensor *x = call->in[0];
     GT_TRY(gt__check_float(call, x, "the input"));
@@ -75,8 +74,7 @@ gt_status gt__shape_layer_norm(gt__call *call)
 }
 
 /* (dy, x, weight or NULL, mean, rstd): dx, dw, db. */
-gt_status gt__shape_norm_backward(gt__call *call)
-{
+gt_status gt__shape_norm_backward(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 5, 1 | 2 | 8 | 16));
     const gt_tensor *dy = call->in[0], *x = call->in[1];
     bool batch = call->op == GT__OP_BATCH_NORM_BACKWARD;
@@ -96,8 +94,7 @@ gt_status gt__shape_norm_backward(gt__call *call)
     return gt__out_shape(call, 2, dtype, 1, &width);
 }
 
-static gt_status norm_backward(gt__grad *grad, gt__op_id op)
-{
+static gt_status norm_backward(gt__grad *grad, gt__op_id op) {
     gt_tensor *dy = grad->dy[0], *out[GT__MAX_OUT] = {NULL, NULL, NULL};
     if (!grad->needs[0] && !grad->needs[1]) { /* the bias alone, for which nothing was saved */
         uint32_t mask = dy->meta.ndim == 4 ? 1u << 0 | 1u << 2 | 1u << 3 : 1u;
@@ -119,9 +116,8 @@ gt_status gt__grad_layer_norm(gt__grad *grad) { return norm_backward(grad, GT__O
 
 /* ---- public ------------------------------------------------------------------------------------------------------------------ */
 
-gt_tensor *gt_batch_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_tensor *running_mean, gt_tensor *running_var, int32_t training,
-                         double momentum, double epsilon)
-{
+gt_tensor *gt_batch_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_tensor *running_mean, gt_tensor *running_var,
+                         int32_t training, double momentum, double epsilon) {
     GT__NEED(x);
     gt__attrs attr = gt__attrs_zero();
     attr.norm.momentum = momentum;
@@ -140,8 +136,7 @@ gt_tensor *gt_batch_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_te
     return y;
 }
 
-gt_tensor *gt_layer_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, int32_t n_axes, double epsilon)
-{
+gt_tensor *gt_layer_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, int32_t n_axes, double epsilon) {
     GT__NEED(x);
     char tx[GT__SHAPE_TEXT], tw[GT__SHAPE_TEXT];
     int32_t ndim = x->meta.ndim;
@@ -150,14 +145,14 @@ gt_tensor *gt_layer_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, int32
     const int64_t *tail = x->meta.shape + (ndim - n_axes);
     int64_t rows[2] = {1, 1};
     for (int32_t i = 0; i < ndim; i++)
-        GT__REQUIRE_OP(!__builtin_mul_overflow(rows[i >= ndim - n_axes], x->meta.shape[i], &rows[i >= ndim - n_axes]), x, LAYER_NORM, GT_BAD_SHAPE,
-                       "axes of %s join to more than 2^63", GT__SHAPE_OF(tx, x));
+        GT__REQUIRE_OP(!__builtin_mul_overflow(rows[i >= ndim - n_axes], x->meta.shape[i], &rows[i >= ndim - n_axes]), x, LAYER_NORM,
+                       GT_BAD_SHAPE, "axes of %s join to more than 2^63", GT__SHAPE_OF(tx, x));
     gt_tensor *in[3] = {x, weight, bias};
     for (int32_t k = 1; k < 3; k++) {
         if (in[k] == NULL) continue;
-        GT__REQUIRE_OP(in[k]->meta.ndim == n_axes && memcmp(in[k]->meta.shape, tail, (size_t)n_axes * sizeof *tail) == 0, x, LAYER_NORM, GT_BAD_SHAPE,
-                       "%s is %s, but must be the last %d axes of the input %s", k == 1 ? "weight" : "bias", GT__SHAPE_OF(tw, in[k]), (int)n_axes,
-                       GT__SHAPE_OF(tx, x));
+        GT__REQUIRE_OP(in[k]->meta.ndim == n_axes && memcmp(in[k]->meta.shape, tail, (size_t)n_axes * sizeof *tail) == 0, x, LAYER_NORM,
+                       GT_BAD_SHAPE, "%s is %s, but must be the last %d axes of the input %s", k == 1 ? "weight" : "bias",
+                       GT__SHAPE_OF(tw, in[k]), (int)n_axes, GT__SHAPE_OF(tx, x));
     }
     gt__attrs attr = gt__attrs_zero();
     attr.norm.epsilon = epsilon;

@@ -1,15 +1,13 @@
 #include "ops/ops.h"
 
-gt_status gt__tensor_usable(const gt_tensor *tensor, const char *function, const char *what, const char *file, int line)
-{
+gt_status gt__tensor_usable(const gt_tensor *tensor, const char *function, const char *what, const char *file, int line) {
     if (tensor == NULL) return gt__error_null(function, what, file, line);
     if (tensor->ctx == NULL)
         return gt__error_raise(GT_BAD_STATE, file, line, 0, NULL, NULL, "%s: the context of %s was destroyed", function, what);
     return GT_OK;
 }
 
-gt_status gt__status_of_null(void)
-{
+gt_status gt__status_of_null(void) {
     gt_status status = gt_last_error()->status;
     return status != GT_OK ? status : GT_RAISE(GT_INTERNAL, "an op failed without an error");
 }
@@ -22,8 +20,7 @@ gt_status gt__grad_none(gt__grad *grad) { GT_FAIL(GT_INTERNAL, "op %d has no gra
 
 /* ---- checks ------------------------------------------------------------------------------------------------------------------ */
 
-gt_status gt__check_inputs(const gt__call *call, int32_t n, uint32_t required)
-{
+gt_status gt__check_inputs(const gt__call *call, int32_t n, uint32_t required) {
     GT_CALL_REQUIRE(call, call->n_in == n, GT_INTERNAL, "called with %d inputs, takes %d", (int)call->n_in, (int)n);
     for (int32_t k = 0; k < n; k++) {
         if (call->in[k] == NULL) {
@@ -36,30 +33,26 @@ gt_status gt__check_inputs(const gt__call *call, int32_t n, uint32_t required)
     return GT_OK;
 }
 
-gt_status gt__check_float(const gt__call *call, const gt_tensor *tensor, const char *what)
-{
+gt_status gt__check_float(const gt__call *call, const gt_tensor *tensor, const char *what) {
     GT_CALL_REQUIRE(call, gt__dtype_is_float(tensor->meta.dtype), GT_BAD_DTYPE, "%s is %s, but must be f32, f16, bf16 or f64; use gt_cast",
                     what, gt_dtype_name(tensor->meta.dtype));
     return GT_OK;
 }
 
-gt_status gt__check_dtype(const gt__call *call, const gt_tensor *tensor, const char *what, gt_dtype wanted)
-{
+gt_status gt__check_dtype(const gt__call *call, const gt_tensor *tensor, const char *what, gt_dtype wanted) {
     GT_CALL_REQUIRE(call, tensor->meta.dtype == wanted, GT_BAD_DTYPE, "%s is %s, but must be %s here; use gt_cast", what,
                     gt_dtype_name(tensor->meta.dtype), gt_dtype_name(wanted));
     return GT_OK;
 }
 
-gt_status gt__check_same_shape(const gt__call *call, const gt_tensor *a, const char *what_a, const gt_tensor *b, const char *what_b)
-{
+gt_status gt__check_same_shape(const gt__call *call, const gt_tensor *a, const char *what_a, const gt_tensor *b, const char *what_b) {
     char ta[GT__SHAPE_TEXT], tb[GT__SHAPE_TEXT];
     GT_CALL_REQUIRE(call, gt__meta_same_shape(&a->meta, &b->meta), GT_BAD_SHAPE, "%s %s and %s %s must have one shape", what_a,
                     GT__SHAPE_OF(ta, a), what_b, GT__SHAPE_OF(tb, b));
     return GT_OK;
 }
 
-gt_status gt__check_vector(const gt__call *call, const gt_tensor *tensor, const char *what, int64_t size)
-{
+gt_status gt__check_vector(const gt__call *call, const gt_tensor *tensor, const char *what, int64_t size) {
     char text[GT__SHAPE_TEXT];
     GT_CALL_REQUIRE(call, tensor->meta.ndim == 1 && tensor->meta.shape[0] == size, GT_BAD_SHAPE, "%s is %s, but must be [%lld]", what,
                     GT__SHAPE_OF(text, tensor), (long long)size);
@@ -68,21 +61,18 @@ gt_status gt__check_vector(const gt__call *call, const gt_tensor *tensor, const 
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------------------- */
 
-gt_status gt__out_shape(gt__call *call, int32_t k, gt_dtype dtype, int32_t ndim, const int64_t *shape)
-{
+gt_status gt__out_shape(gt__call *call, int32_t k, gt_dtype dtype, int32_t ndim, const int64_t *shape) {
     return gt__meta_make(&call->meta[k], dtype, ndim, shape, gt__op_table[call->op].name);
 }
 
-void gt__out_like(gt__call *call, int32_t k, const gt__meta *like)
-{
+void gt__out_like(gt__call *call, int32_t k, const gt__meta *like) {
     call->meta[k] = *like;
     if (like->numel == 0 || !gt__meta_is_dense(like)) gt__meta_set_row_major(&call->meta[k]);
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------------------ */
 
-bool gt__broadcast_shapes(int32_t a_ndim, const int64_t *a, int32_t b_ndim, const int64_t *b, int32_t *ndim, int64_t *shape)
-{
+bool gt__broadcast_shapes(int32_t a_ndim, const int64_t *a, int32_t b_ndim, const int64_t *b, int32_t *ndim, int64_t *shape) {
     int32_t n = GT__MAX(a_ndim, b_ndim);
     for (int32_t i = 0; i < n; i++) {
         int32_t ia = i - (n - a_ndim), ib = i - (n - b_ndim);
@@ -95,8 +85,7 @@ bool gt__broadcast_shapes(int32_t a_ndim, const int64_t *a, int32_t b_ndim, cons
 }
 
 /* Both shapes are cut into the shortest groups of axes that hold equally many elements; within a group the old axes must be one even run. */
-bool gt__reshape_strides(const gt__meta *from, gt__meta *to)
-{
+bool gt__reshape_strides(const gt__meta *from, gt__meta *to) {
     if (from->numel == 0) {
         gt__meta_set_row_major(to);
         return true;
@@ -130,8 +119,7 @@ bool gt__reshape_strides(const gt__meta *from, gt__meta *to)
 
 /* ---- short forms of ops ------------------------------------------------------------------------------------------------------ */
 
-gt_tensor *gt__op_with(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, uint32_t want)
-{
+gt_tensor *gt__op_with(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, uint32_t want) {
     if (want == 1) return gt__op(op, in, n_in, attr);
     gt_context *ctx = in[0]->ctx;
     gt_tensor *out[GT__MAX_OUT] = {NULL, NULL, NULL};
@@ -140,8 +128,7 @@ gt_tensor *gt__op_with(gt__op_id op, gt_tensor *const *in, int32_t n_in, const g
     return gt_scope_return(ctx, status == GT_OK ? out[0] : NULL);
 }
 
-gt_tensor *gt__sum_axes(gt_tensor *x, uint32_t mask, int32_t keep_dims)
-{
+gt_tensor *gt__sum_axes(gt_tensor *x, uint32_t mask, int32_t keep_dims) {
     GT__NEED(x);
     gt__attrs attr = gt__attrs_zero();
     attr.reduce.mask = mask;
@@ -149,8 +136,7 @@ gt_tensor *gt__sum_axes(gt_tensor *x, uint32_t mask, int32_t keep_dims)
     return gt__op1(GT__OP_SUM, x, &attr);
 }
 
-gt_tensor *gt__sum_to_shape(gt_tensor *x, const gt__meta *meta)
-{
+gt_tensor *gt__sum_to_shape(gt_tensor *x, const gt__meta *meta) {
     GT__NEED(x);
     if (gt__meta_same_shape(&x->meta, meta)) return x;
     int32_t lead = x->meta.ndim - meta->ndim;
@@ -161,8 +147,7 @@ gt_tensor *gt__sum_to_shape(gt_tensor *x, const gt__meta *meta)
     return x != NULL && lead > 0 ? gt__reshape_to(x, meta) : x;
 }
 
-gt_tensor *gt__swap_last(gt_tensor *x)
-{
+gt_tensor *gt__swap_last(gt_tensor *x) {
     GT__NEED(x);
     return gt_transpose(x, -2, -1);
 }

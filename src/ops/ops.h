@@ -1,7 +1,7 @@
 /* What the op families share: checks for shape rules, and short forms for public wrappers and gradient rules.
  *
- * A family's file holds, for each of its ops, the shape rule (gt__shape_*: checks all that a kernel relies on), the gradient rule (gt__grad_*: written
- * with ops) and the public wrapper. */
+ * A family's file holds, for each of its ops, the shape rule (gt__shape_*: checks all that a kernel relies on), the gradient rule
+ * (gt__grad_*: written with ops) and the public wrapper. */
 #ifndef GT_OPS_OPS_H
 #define GT_OPS_OPS_H
 
@@ -10,26 +10,25 @@
 /* --- wrappers ----------------------------------------------------------------------------------------------------------------- */
 gt_status gt__tensor_usable(const gt_tensor *tensor, const char *function, const char *what, const char *file, int line);
 /* A required tensor: NULL keeps the first error. */
-#define GT__NEED(tensor)                                                                                                          \
-    do {                                                                                                                          \
-        if (GT__UNLIKELY((tensor) == NULL || (tensor)->ctx == NULL)) {                                                            \
-            (void)gt__tensor_usable((tensor), __func__, #tensor, __FILE__, __LINE__);                                             \
-            return NULL;                                                                                                          \
-        }                                                                                                                         \
+#define GT__NEED(tensor)                                                                                                                   \
+    do {                                                                                                                                   \
+        if (GT__UNLIKELY((tensor) == NULL || (tensor)->ctx == NULL)) {                                                                     \
+            (void)gt__tensor_usable((tensor), __func__, #tensor, __FILE__, __LINE__);                                                      \
+            return NULL;                                                                                                                   \
+        }                                                                                                                                  \
     } while (0)
-#define GT__RAISE_OP(tensor, id, code, ...)                                                                                       \
+#define GT__RAISE_OP(tensor, id, code, ...)                                                                                                \
     gt__call_fail(&(const gt__call){.ctx = (tensor)->ctx, .op = GT__OP_##id}, (code), __FILE__, __LINE__, NULL, __VA_ARGS__)
 /* In a wrapper, before there is a call: fails in the op's name. */
-#define GT__REQUIRE_OP(cond, tensor, id, code, ...)                                                                               \
-    do {                                                                                                                          \
-        if (GT__UNLIKELY(!(cond))) {                                                                                              \
-            (void)GT__RAISE_OP(tensor, id, code, __VA_ARGS__);                                                                    \
-            return NULL;                                                                                                          \
-        }                                                                                                                         \
+#define GT__REQUIRE_OP(cond, tensor, id, code, ...)                                                                                        \
+    do {                                                                                                                                   \
+        if (GT__UNLIKELY(!(cond))) {                                                                                                       \
+            (void)GT__RAISE_OP(tensor, id, code, __VA_ARGS__);                                                                             \
+            return NULL;                                                                                                                   \
+        }                                                                                                                                  \
     } while (0)
 
-static inline gt__attrs gt__attrs_zero(void)
-{
+static inline gt__attrs gt__attrs_zero(void) {
     gt__attrs attr;
     memset(&attr, 0, sizeof attr);
     return attr;
@@ -61,10 +60,10 @@ void gt__out_like(gt__call *call, int32_t k, const gt__meta *like);
 /* --- gradient rules ----------------------------------------------------------------------------------------------------------- */
 gt_status gt__status_of_null(void);
 /* result = expr, or return the error that made it NULL. */
-#define GT__TRY_TENSOR(result, expr)                                                                                              \
-    do {                                                                                                                          \
-        (result) = (expr);                                                                                                        \
-        if (GT__UNLIKELY((result) == NULL)) return gt__status_of_null();                                                          \
+#define GT__TRY_TENSOR(result, expr)                                                                                                       \
+    do {                                                                                                                                   \
+        (result) = (expr);                                                                                                                 \
+        if (GT__UNLIKELY((result) == NULL)) return gt__status_of_null();                                                                   \
     } while (0)
 
 /* Sums over the axes of the mask. NULL in, NULL out, like the wrappers. */

@@ -3,15 +3,13 @@
 
 static const char *const axis_name[2] = {"height", "width"};
 
-static gt_status image_out(gt__call *call, int32_t k, gt_dtype dtype, const int64_t *shape)
-{
+static gt_status image_out(gt__call *call, int32_t k, gt_dtype dtype, const int64_t *shape) {
     GT_TRY(gt__out_shape(call, k, dtype, 4, shape));
     gt__meta_set_channels_last(&call->meta[k]);
     return GT_OK;
 }
 
-static gt_status check_image(const gt__call *call, const gt_tensor *x)
-{
+static gt_status check_image(const gt__call *call, const gt_tensor *x) {
     char text[GT__SHAPE_TEXT];
     GT_TRY(gt__check_float(call, x, "the input"));
     GT_CALL_REQUIRE(call, x->meta.ndim == 4, GT_BAD_SHAPE, "the input is %s, but must be [N,C,H,W]", GT__SHAPE_OF(text, x));
@@ -20,17 +18,18 @@ static gt_status check_image(const gt__call *call, const gt_tensor *x)
 }
 
 /* Checks window, stride and padding against images of shape x; gives the result's shape. */
-static gt_status pooled_shape(const gt__call *call, const int64_t *x, int64_t *y)
-{
+static gt_status pooled_shape(const gt__call *call, const int64_t *x, int64_t *y) {
     y[0] = x[0];
     y[1] = x[1];
     for (int32_t i = 0; i < 2; i++) {
         int64_t kernel = call->attr.pool.kernel[i], stride = call->attr.pool.stride[i], padding = call->attr.pool.padding[i], padded = 0;
-        GT_CALL_REQUIRE(call, kernel > 0, GT_BAD_ARGUMENT, "the kernel's %s is %lld, but must be at least 1", axis_name[i], (long long)kernel);
-        GT_CALL_REQUIRE(call, stride > 0, GT_BAD_ARGUMENT, "stride along the %s is %lld, but must be at least 1 (0: the kernel's size)", axis_name[i],
-                        (long long)stride);
+        GT_CALL_REQUIRE(call, kernel > 0, GT_BAD_ARGUMENT, "the kernel's %s is %lld, but must be at least 1", axis_name[i],
+                        (long long)kernel);
+        GT_CALL_REQUIRE(call, stride > 0, GT_BAD_ARGUMENT, "stride along the %s is %lld, but must be at least 1 (0: the kernel's size)",
+                        axis_name[i], (long long)stride);
         GT_CALL_REQUIRE(call, padding >= 0 && padding <= kernel / 2, GT_BAD_ARGUMENT,
-                        "padding along the %s is %lld, but must be from 0 to half the kernel's %lld", axis_name[i], (long long)padding, (long long)kernel);
+                        "padding along the %s is %lld, but must be from 0 to half the kernel's %lld", axis_name[i], (long long)padding,
+                        (long long)kernel);
         GT_CALL_REQUIRE(call, !__builtin_add_overflow(x[2 + i], 2 * padding, &padded) && kernel <= padded, GT_BAD_SHAPE,
                         "the kernel's %s is %lld, more than the padded input's (input %lld, padding %lld)", axis_name[i], (long long)kernel,
                         (long long)x[2 + i], (long long)padding);
@@ -39,8 +38,7 @@ static gt_status pooled_shape(const gt__call *call, const int64_t *x, int64_t *y
     return GT_OK;
 }
 
-gt_status gt__shape_avg_pool2d(gt__call *call)
-{
+gt_status gt__shape_avg_pool2d(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     GT_TRY(check_image(call, call->in[0]));
     int64_t shape[4];
@@ -49,31 +47,29 @@ gt_status gt__shape_avg_pool2d(gt__call *call)
     return image_out(call, 0, call->in[0]->meta.dtype, shape);
 }
 
-gt_status gt__shape_max_pool2d(gt__call *call)
-{
+gt_status gt__shape_max_pool2d(gt__call *call) {
     int64_t places = 0;
     GT_TRY(gt__shape_avg_pool2d(call));
-    GT_CALL_REQUIRE(call, !__builtin_mul_overflow(call->attr.pool.kernel[0], call->attr.pool.kernel[1], &places) && places <= INT32_MAX, GT_BAD_SHAPE,
-                    "a kernel of %lld x %lld has more than 2^31 places", (long long)call->attr.pool.kernel[0], (long long)call->attr.pool.kernel[1]);
+    GT_CALL_REQUIRE(call, !__builtin_mul_overflow(call->attr.pool.kernel[0], call->attr.pool.kernel[1], &places) && places <= INT32_MAX,
+                    GT_BAD_SHAPE, "a kernel of %lld x %lld has more than 2^31 places", (long long)call->attr.pool.kernel[0],
+                    (long long)call->attr.pool.kernel[1]);
     call->n_out = 2;
     return image_out(call, 1, places > 256 ? GT_DTYPE_I32 : GT_DTYPE_U8, call->meta[0].shape);
 }
 
 /* attr.pool.kernel is the size of the result. */
-gt_status gt__shape_adaptive_avg_pool2d(gt__call *call)
-{
+gt_status gt__shape_adaptive_avg_pool2d(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt_tensor *x = call->in[0];
     GT_TRY(check_image(call, x));
-    GT_CALL_REQUIRE(call, call->attr.pool.kernel[0] > 0 && call->attr.pool.kernel[1] > 0, GT_BAD_ARGUMENT, "a result of %lld x %lld has no pixels",
-                    (long long)call->attr.pool.kernel[0], (long long)call->attr.pool.kernel[1]);
+    GT_CALL_REQUIRE(call, call->attr.pool.kernel[0] > 0 && call->attr.pool.kernel[1] > 0, GT_BAD_ARGUMENT,
+                    "a result of %lld x %lld has no pixels", (long long)call->attr.pool.kernel[0], (long long)call->attr.pool.kernel[1]);
     const int64_t shape[4] = {x->meta.shape[0], x->meta.shape[1], call->attr.pool.kernel[0], call->attr.pool.kernel[1]};
     call->n_out = 1;
     return image_out(call, 0, x->meta.dtype, shape);
 }
 
-gt_status gt__shape_pool2d_backward(gt__call *call)
-{
+gt_status gt__shape_pool2d_backward(gt__call *call) {
     bool max = call->op == GT__OP_MAX_POOL2D_BACKWARD;
     GT_TRY(gt__check_inputs(call, max ? 2 : 1, max ? 3 : 1));
     const gt_tensor *dy = call->in[0];
@@ -91,8 +87,7 @@ gt_status gt__shape_pool2d_backward(gt__call *call)
     return image_out(call, 0, dy->meta.dtype, call->attr.pool.shape);
 }
 
-static gt_status backward_with(gt__grad *grad, gt__op_id op, gt_tensor *index)
-{
+static gt_status backward_with(gt__grad *grad, gt__op_id op, gt_tensor *index) {
     gt__attrs attr = *grad->attr;
     memcpy(attr.pool.shape, grad->in_meta[0].shape, sizeof attr.pool.shape);
     gt_tensor *in[2] = {grad->dy[0], index};
@@ -108,13 +103,11 @@ gt_status gt__grad_adaptive_avg_pool2d(gt__grad *grad) { return backward_with(gr
 
 static const gt_pool2d_options pool2d_defaults = {.struct_size = sizeof(gt_pool2d_options), .count_include_pad = 1};
 
-gt_status gt_pool2d_options_init(gt_pool2d_options *options, size_t size)
-{
+gt_status gt_pool2d_options_init(gt_pool2d_options *options, size_t size) {
     return gt__options_write(options, size, &pool2d_defaults, sizeof pool2d_defaults, "gt_pool2d_options");
 }
 
-static gt_tensor *pool(gt__op_id op, gt_tensor *x, const gt_pool2d_options *options)
-{
+static gt_tensor *pool(gt__op_id op, gt_tensor *x, const gt_pool2d_options *options) {
     GT__NEED(x);
     GT_REQUIRE_NULL(options != NULL, GT_BAD_ARGUMENT, "%s: options is NULL, but the kernel's size must be set", gt__op_table[op].name);
     gt_pool2d_options o = pool2d_defaults;
@@ -132,8 +125,7 @@ static gt_tensor *pool(gt__op_id op, gt_tensor *x, const gt_pool2d_options *opti
 gt_tensor *gt_max_pool2d(gt_tensor *x, const gt_pool2d_options *options) { return pool(GT__OP_MAX_POOL2D, x, options); }
 gt_tensor *gt_avg_pool2d(gt_tensor *x, const gt_pool2d_options *options) { return pool(GT__OP_AVG_POOL2D, x, options); }
 
-gt_tensor *gt_adaptive_avg_pool2d(gt_tensor *x, int64_t height, int64_t width)
-{
+gt_tensor *gt_adaptive_avg_pool2d(gt_tensor *x, int64_t height, int64_t width) {
     GT__NEED(x);
     gt__attrs attr = gt__attrs_zero();
     attr.pool.kernel[0] = height;

@@ -1,48 +1,45 @@
 /* softmax and log_softmax along one axis. */
 #include "ops/ops.h"
 
-gt_status gt__shape_softmax(gt__call *call)
-{
+gt_status gt__shape_softmax(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt__meta *x = &call->in[0]->meta;
     GT_TRY(gt__check_float(call, call->in[0], "the input"));
-    GT_CALL_REQUIRE(call, call->attr.softmax.axis >= 0 && call->attr.softmax.axis < x->ndim, GT_INTERNAL, "axis %d", (int)call->attr.softmax.axis);
+    GT_CALL_REQUIRE(call, call->attr.softmax.axis >= 0 && call->attr.softmax.axis < x->ndim, GT_INTERNAL, "axis %d",
+                    (int)call->attr.softmax.axis);
     call->n_out = 1;
     return gt__out_shape(call, 0, x->dtype, x->ndim, x->shape);
 }
 
-gt_status gt__shape_softmax_backward(gt__call *call)
-{
+gt_status gt__shape_softmax_backward(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 2, 3));
     const gt_tensor *dy = call->in[0], *y = call->in[1];
     GT_TRY(gt__check_float(call, dy, "the gradient"));
     GT_TRY(gt__check_dtype(call, y, "the result", dy->meta.dtype));
     GT_TRY(gt__check_same_shape(call, dy, "the gradient", y, "the result"));
-    GT_CALL_REQUIRE(call, call->attr.softmax.axis >= 0 && call->attr.softmax.axis < y->meta.ndim, GT_INTERNAL, "axis %d", (int)call->attr.softmax.axis);
+    GT_CALL_REQUIRE(call, call->attr.softmax.axis >= 0 && call->attr.softmax.axis < y->meta.ndim, GT_INTERNAL, "axis %d",
+                    (int)call->attr.softmax.axis);
     call->n_out = 1;
     return gt__out_shape(call, 0, y->meta.dtype, y->meta.ndim, y->meta.shape);
 }
 
-gt_status gt__grad_softmax(gt__grad *grad)
-{
+gt_status gt__grad_softmax(gt__grad *grad) {
     GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_SOFTMAX_BACKWARD, grad->dy[0], grad->out[0], grad->attr));
     return GT_OK;
 }
 
-gt_status gt__grad_log_softmax(gt__grad *grad)
-{
+gt_status gt__grad_log_softmax(gt__grad *grad) {
     GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_LOG_SOFTMAX_BACKWARD, grad->dy[0], grad->out[0], grad->attr));
     return GT_OK;
 }
 
-static gt_tensor *along(gt__op_id op, gt_tensor *x, int32_t axis)
-{
+static gt_tensor *along(gt__op_id op, gt_tensor *x, int32_t axis) {
     GT__NEED(x);
     char text[GT__SHAPE_TEXT];
     gt__attrs attr = gt__attrs_zero();
     attr.softmax.axis = gt__axis(x->meta.ndim, axis);
-    GT_REQUIRE_NULL(attr.softmax.axis >= 0, GT_BAD_ARGUMENT, "%s: axis %d does not exist: the input is %s", gt__op_table[op].name, (int)axis,
-                    GT__SHAPE_OF(text, x));
+    GT_REQUIRE_NULL(attr.softmax.axis >= 0, GT_BAD_ARGUMENT, "%s: axis %d does not exist: the input is %s", gt__op_table[op].name,
+                    (int)axis, GT__SHAPE_OF(text, x));
     return gt__op1(op, x, &attr);
 }
 

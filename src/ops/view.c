@@ -3,8 +3,7 @@
 
 /* ---- reshape ----------------------------------------------------------------------------------------------------------------- */
 
-gt_status gt__shape_reshape(gt__call *call)
-{
+gt_status gt__shape_reshape(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt__meta *x = &call->in[0]->meta;
     char tx[GT__SHAPE_TEXT], to[GT__SHAPE_TEXT];
@@ -12,23 +11,22 @@ gt_status gt__shape_reshape(gt__call *call)
     GT_TRY(gt__out_shape(call, 0, x->dtype, call->attr.view.ndim, call->attr.view.shape));
     GT_CALL_REQUIRE(call, call->meta[0].numel == x->numel, GT_BAD_SHAPE, "%s has %lld elements, %s has %lld", GT__SHAPE_OF(tx, call->in[0]),
                     (long long)x->numel, gt__meta_text(to, sizeof to, &call->meta[0]), (long long)call->meta[0].numel);
-    GT_CALL_REQUIRE(call, gt__reshape_strides(x, &call->meta[0]), GT_INTERNAL, "%s needs a copy to become %s", GT__SHAPE_OF(tx, call->in[0]),
-                    gt__meta_text(to, sizeof to, &call->meta[0]));
+    GT_CALL_REQUIRE(call, gt__reshape_strides(x, &call->meta[0]), GT_INTERNAL, "%s needs a copy to become %s",
+                    GT__SHAPE_OF(tx, call->in[0]), gt__meta_text(to, sizeof to, &call->meta[0]));
     call->view_offset = 0;
     return GT_OK;
 }
 
-gt_status gt__grad_reshape(gt__grad *grad)
-{
+gt_status gt__grad_reshape(gt__grad *grad) {
     GT__TRY_TENSOR(grad->dx[0], gt__reshape_to(grad->dy[0], &grad->in_meta[0]));
     return GT_OK;
 }
 
-gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim, const int64_t *shape)
-{
+gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim, const int64_t *shape) {
     GT__NEED(x);
     char tx[GT__SHAPE_TEXT], to[GT__SHAPE_TEXT];
-    GT__REQUIRE_OP(ndim >= 0 && ndim <= GT_MAX_DIMS, x, RESHAPE, GT_BAD_SHAPE, "%d dimensions, at most %d are possible", (int)ndim, GT_MAX_DIMS);
+    GT__REQUIRE_OP(ndim >= 0 && ndim <= GT_MAX_DIMS, x, RESHAPE, GT_BAD_SHAPE, "%d dimensions, at most %d are possible", (int)ndim,
+                   GT_MAX_DIMS);
     GT__REQUIRE_OP(shape != NULL || ndim == 0, x, RESHAPE, GT_BAD_ARGUMENT, "shape is NULL");
     gt__attrs attr = gt__attrs_zero();
     attr.view.ndim = ndim;
@@ -46,8 +44,8 @@ gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim, const int64_t *shape)
     }
     if (inferred >= 0) {
         GT__REQUIRE_OP(known > 0 && x->meta.numel % known == 0, x, RESHAPE, GT_BAD_SHAPE,
-                       "the -1 in %s cannot be found from %s (%lld elements)", gt__shape_text(to, sizeof to, ndim, shape), GT__SHAPE_OF(tx, x),
-                       (long long)x->meta.numel);
+                       "the -1 in %s cannot be found from %s (%lld elements)", gt__shape_text(to, sizeof to, ndim, shape),
+                       GT__SHAPE_OF(tx, x), (long long)x->meta.numel);
         attr.view.shape[inferred] = x->meta.numel / known;
     } else {
         GT__REQUIRE_OP(known == x->meta.numel, x, RESHAPE, GT_BAD_SHAPE, "%s has %lld elements, %s has %lld", GT__SHAPE_OF(tx, x),
@@ -62,8 +60,7 @@ gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim, const int64_t *shape)
     return gt_scope_return(ctx, copy != NULL ? gt__op1(GT__OP_RESHAPE, copy, &attr) : NULL);
 }
 
-gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis)
-{
+gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis) {
     GT__NEED(x);
     char text[GT__SHAPE_TEXT];
     int32_t start = gt__axis(x->meta.ndim, start_axis);
@@ -72,7 +69,8 @@ gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis)
                    (int)x->meta.ndim);
     int64_t shape[GT_MAX_DIMS], rest = 1;
     for (int32_t i = 0; i < x->meta.ndim; i++) {
-        if (i < start) shape[i] = x->meta.shape[i];
+        if (i < start)
+            shape[i] = x->meta.shape[i];
         else
             GT__REQUIRE_OP(!__builtin_mul_overflow(rest, x->meta.shape[i], &rest), x, RESHAPE, GT_BAD_SHAPE,
                            "flattening %s from axis %d gives a size over 2^63", GT__SHAPE_OF(text, x), (int)start);
@@ -83,8 +81,7 @@ gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis)
 
 /* ---- permute ----------------------------------------------------------------------------------------------------------------- */
 
-gt_status gt__shape_permute(gt__call *call)
-{
+gt_status gt__shape_permute(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt__meta *x = &call->in[0]->meta;
     char text[GT__SHAPE_TEXT];
@@ -103,16 +100,14 @@ gt_status gt__shape_permute(gt__call *call)
     return GT_OK;
 }
 
-gt_status gt__grad_permute(gt__grad *grad)
-{
+gt_status gt__grad_permute(gt__grad *grad) {
     gt__attrs attr = gt__attrs_zero();
     for (int32_t i = 0; i < grad->in_meta[0].ndim; i++) attr.axes.axes[grad->attr->axes.axes[i]] = i;
     GT__TRY_TENSOR(grad->dx[0], gt__op1(GT__OP_PERMUTE, grad->dy[0], &attr));
     return GT_OK;
 }
 
-gt_tensor *gt_transpose(gt_tensor *x, int32_t axis0, int32_t axis1)
-{
+gt_tensor *gt_transpose(gt_tensor *x, int32_t axis0, int32_t axis1) {
     GT__NEED(x);
     char text[GT__SHAPE_TEXT];
     int32_t a = gt__axis(x->meta.ndim, axis0), b = gt__axis(x->meta.ndim, axis1);
@@ -123,8 +118,7 @@ gt_tensor *gt_transpose(gt_tensor *x, int32_t axis0, int32_t axis1)
     return gt__op1(GT__OP_PERMUTE, x, &attr);
 }
 
-gt_tensor *gt_permute(gt_tensor *x, const int32_t *axes)
-{
+gt_tensor *gt_permute(gt_tensor *x, const int32_t *axes) {
     GT__NEED(x);
     GT__REQUIRE_OP(axes != NULL || x->meta.ndim == 0, x, PERMUTE, GT_BAD_ARGUMENT, "axes is NULL");
     gt__attrs attr = gt__attrs_zero();
@@ -134,8 +128,7 @@ gt_tensor *gt_permute(gt_tensor *x, const int32_t *axes)
 
 /* ---- expand ------------------------------------------------------------------------------------------------------------------ */
 
-gt_status gt__shape_expand(gt__call *call)
-{
+gt_status gt__shape_expand(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt__meta *x = &call->in[0]->meta;
     char tx[GT__SHAPE_TEXT], to[GT__SHAPE_TEXT];
@@ -148,22 +141,21 @@ gt_status gt__shape_expand(gt__call *call)
         fits = size == call->meta[0].shape[i] || size == 1;
         call->meta[0].strides[i] = size == 1 && call->meta[0].shape[i] != 1 ? 0 : i < lead ? 0 : x->strides[i - lead];
     }
-    GT_CALL_REQUIRE(call, fits, GT_BAD_SHAPE, "%s does not expand to %s: aligned at the end, sizes must be equal or 1", GT__SHAPE_OF(tx, call->in[0]),
-                    gt__meta_text(to, sizeof to, &call->meta[0]));
+    GT_CALL_REQUIRE(call, fits, GT_BAD_SHAPE, "%s does not expand to %s: aligned at the end, sizes must be equal or 1",
+                    GT__SHAPE_OF(tx, call->in[0]), gt__meta_text(to, sizeof to, &call->meta[0]));
     call->view_offset = 0;
     return GT_OK;
 }
 
-gt_status gt__grad_expand(gt__grad *grad)
-{
+gt_status gt__grad_expand(gt__grad *grad) {
     GT__TRY_TENSOR(grad->dx[0], gt__sum_to_shape(grad->dy[0], &grad->in_meta[0]));
     return GT_OK;
 }
 
-gt_tensor *gt_expand(gt_tensor *x, int32_t ndim, const int64_t *shape)
-{
+gt_tensor *gt_expand(gt_tensor *x, int32_t ndim, const int64_t *shape) {
     GT__NEED(x);
-    GT__REQUIRE_OP(ndim >= 0 && ndim <= GT_MAX_DIMS, x, EXPAND, GT_BAD_SHAPE, "%d dimensions, at most %d are possible", (int)ndim, GT_MAX_DIMS);
+    GT__REQUIRE_OP(ndim >= 0 && ndim <= GT_MAX_DIMS, x, EXPAND, GT_BAD_SHAPE, "%d dimensions, at most %d are possible", (int)ndim,
+                   GT_MAX_DIMS);
     GT__REQUIRE_OP(shape != NULL || ndim == 0, x, EXPAND, GT_BAD_ARGUMENT, "shape is NULL");
     gt__attrs attr = gt__attrs_zero();
     attr.view.ndim = ndim;
@@ -175,8 +167,7 @@ gt_tensor *gt_expand(gt_tensor *x, int32_t ndim, const int64_t *shape)
 
 static int64_t slice_count(int64_t start, int64_t stop, int64_t step) { return start < stop ? (stop - start - 1) / step + 1 : 0; }
 
-static gt_status check_slice(const gt__call *call, const int64_t *shape, int32_t ndim)
-{
+static gt_status check_slice(const gt__call *call, const int64_t *shape, int32_t ndim) {
     int32_t axis = call->attr.slice.axis;
     int64_t start = call->attr.slice.start, stop = call->attr.slice.stop, step = call->attr.slice.step;
     GT_CALL_REQUIRE(call, axis >= 0 && axis < ndim && step > 0 && start >= 0 && start <= stop && stop <= shape[axis], GT_INTERNAL,
@@ -184,8 +175,7 @@ static gt_status check_slice(const gt__call *call, const int64_t *shape, int32_t
     return GT_OK;
 }
 
-gt_status gt__shape_slice(gt__call *call)
-{
+gt_status gt__shape_slice(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt__meta *x = &call->in[0]->meta;
     GT_TRY(check_slice(call, x->shape, x->ndim));
@@ -207,8 +197,7 @@ gt_status gt__shape_slice(gt__call *call)
     return GT_OK;
 }
 
-gt_status gt__grad_slice(gt__grad *grad)
-{
+gt_status gt__grad_slice(gt__grad *grad) {
     gt__attrs attr = *grad->attr;
     attr.slice.ndim = grad->in_meta[0].ndim;
     memcpy(attr.slice.shape, grad->in_meta[0].shape, sizeof attr.slice.shape);
@@ -216,8 +205,7 @@ gt_status gt__grad_slice(gt__grad *grad)
     return GT_OK;
 }
 
-gt_status gt__shape_slice_backward(gt__call *call)
-{
+gt_status gt__shape_slice_backward(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt__meta *dy = &call->in[0]->meta;
     GT_CALL_REQUIRE(call, dy->ndim == call->attr.slice.ndim, GT_INTERNAL, "gradient of another rank");
@@ -232,19 +220,18 @@ gt_status gt__shape_slice_backward(gt__call *call)
 }
 
 /* Python's rule: negative counts from the end, then clamped to [0, size]. */
-static int64_t clamp_index(int64_t index, int64_t size)
-{
+static int64_t clamp_index(int64_t index, int64_t size) {
     if (index < 0) index += size;
     return index < 0 ? 0 : index > size ? size : index;
 }
 
-gt_tensor *gt_slice(gt_tensor *x, int32_t axis, int64_t start, int64_t stop, int64_t step)
-{
+gt_tensor *gt_slice(gt_tensor *x, int32_t axis, int64_t start, int64_t stop, int64_t step) {
     GT__NEED(x);
     char text[GT__SHAPE_TEXT];
     gt__attrs attr = gt__attrs_zero();
     attr.slice.axis = gt__axis(x->meta.ndim, axis);
-    GT__REQUIRE_OP(attr.slice.axis >= 0, x, SLICE, GT_BAD_ARGUMENT, "axis %d: %s has %d axes", (int)axis, GT__SHAPE_OF(text, x), (int)x->meta.ndim);
+    GT__REQUIRE_OP(attr.slice.axis >= 0, x, SLICE, GT_BAD_ARGUMENT, "axis %d: %s has %d axes", (int)axis, GT__SHAPE_OF(text, x),
+                   (int)x->meta.ndim);
     GT__REQUIRE_OP(step > 0, x, SLICE, GT_BAD_ARGUMENT, "step is %lld, but must be at least 1", (long long)step);
     int64_t size = x->meta.shape[attr.slice.axis];
     attr.slice.start = clamp_index(start, size);
@@ -256,8 +243,7 @@ gt_tensor *gt_slice(gt_tensor *x, int32_t axis, int64_t start, int64_t stop, int
 /* ---- as_strided -------------------------------------------------------------------------------------------------------------- */
 
 /* Elements from the first to one past the last. */
-static bool extent_of(const gt__meta *meta, int64_t *extent)
-{
+static bool extent_of(const gt__meta *meta, int64_t *extent) {
     int64_t last = 0, step = 0;
     for (int32_t i = 0; i < meta->ndim; i++) {
         if (meta->shape[i] == 0) {
@@ -270,8 +256,7 @@ static bool extent_of(const gt__meta *meta, int64_t *extent)
     return true;
 }
 
-gt_status gt__shape_as_strided(gt__call *call)
-{
+gt_status gt__shape_as_strided(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 1, 1));
     const gt__meta *x = &call->in[0]->meta;
     call->n_out = 1;
@@ -282,14 +267,15 @@ gt_status gt__shape_as_strided(gt__call *call)
         fits = fits && call->attr.view.strides[i] >= 0;
     }
     int64_t extent = 0;
-    GT_CALL_REQUIRE(call, fits && extent_of(&call->meta[0], &extent), GT_BAD_ARGUMENT, "strides and offset must not be negative or pass 2^63");
+    GT_CALL_REQUIRE(call, fits && extent_of(&call->meta[0], &extent), GT_BAD_ARGUMENT,
+                    "strides and offset must not be negative or pass 2^63");
     call->view_offset = call->attr.view.offset;
     return GT_OK;
 }
 
-/* The base must fill its storage, as bases of recorded views do: the result then has the base's layout, and the view falls on the same places. */
-gt_status gt__grad_as_strided(gt__grad *grad)
-{
+/* The base must fill its storage, as bases of recorded views do: the result then has the base's layout, and the view falls on the same
+ * places. */
+gt_status gt__grad_as_strided(gt__grad *grad) {
     const gt__meta *base = &grad->in_meta[0];
     gt_tensor *dy = grad->dy[0], *dx;
     gt__meta view = dy->meta;
@@ -308,8 +294,9 @@ gt_status gt__grad_as_strided(gt__grad *grad)
     for (int32_t i = 0; i < view.ndim; i++)
         for (int32_t j = i + 1; j < view.ndim; j++)
             GT_REQUIRE(view.shape[i] < 2 || view.shape[j] < 2 ||
-                           GT__MAX(view.strides[i], view.strides[j]) >= GT__MIN(view.strides[i], view.strides[j]) *
-                               (view.strides[i] < view.strides[j] ? view.shape[i] : view.shape[j]),
+                           GT__MAX(view.strides[i], view.strides[j]) >=
+                               GT__MIN(view.strides[i], view.strides[j]) *
+                                   (view.strides[i] < view.strides[j] ? view.shape[i] : view.shape[j]),
                        GT_NOT_SUPPORTED, "as_strided: no gradient for a view whose elements overlap");
     gt__meta meta = *base;
     meta.dtype = dy->meta.dtype;
