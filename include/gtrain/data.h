@@ -44,15 +44,15 @@ GT_EXTERN_C_BEGIN
 
 typedef struct gt_dataset_format {
     uint32_t struct_size;
-    gt_dtype sample_dtype;  /* default f32 */
-    gt_dtype label_dtype;   /* default i64 */
-    int32_t has_labels;     /* default 1 */
-    int32_t sample_ndim;    /* 0 to GT_MAX_DIMS - 1, without the batch axis; default 0 */
-    int32_t label_ndim;     /* default 0: one number a sample */
+    gt_dtype sample_dtype; /* default f32 */
+    gt_dtype label_dtype;  /* default i64 */
+    int32_t has_labels;    /* default 1 */
+    int32_t sample_ndim;   /* 0 to GT_MAX_DIMS - 1, without the batch axis; default 0 */
+    int32_t label_ndim;    /* default 0: one number a sample */
     int64_t sample_shape[GT_MAX_DIMS];
     int64_t label_shape[GT_MAX_DIMS];
-    int64_t length;         /* samples */
-    int64_t classes;        /* not 0: labels are integers from 0 to classes - 1, which is checked; default 0 */
+    int64_t length;  /* samples */
+    int64_t classes; /* not 0: labels are integers from 0 to classes - 1, which is checked; default 0 */
 } gt_dataset_format;
 GT_API gt_status gt_dataset_format_init(gt_dataset_format *format, size_t size); /* @since 0.1 */
 
@@ -151,11 +151,11 @@ GT_API gt_status gt_loader_state_get(const gt_loader *loader, int64_t *epoch, in
 GT_API gt_status gt_loader_state_set(gt_loader *loader, int64_t epoch, int64_t batch);
 
 /* These return 0 or NULL for a NULL loader. */
-GT_API int64_t gt_loader_batches(const gt_loader *loader);      /* in an epoch. @since 0.1 */
-GT_API int64_t gt_loader_samples(const gt_loader *loader);      /* in an epoch. @since 0.1 */
-GT_API int64_t gt_loader_batch_size(const gt_loader *loader);   /* of all batches but perhaps the last. @since 0.1 */
-GT_API uint64_t gt_loader_host_bytes(const gt_loader *loader);  /* pinned host memory it holds. @since 0.1 */
-GT_API gt_context *gt_loader_context(const gt_loader *loader);  /* borrowed. @since 0.1 */
+GT_API int64_t gt_loader_batches(const gt_loader *loader);     /* in an epoch. @since 0.1 */
+GT_API int64_t gt_loader_samples(const gt_loader *loader);     /* in an epoch. @since 0.1 */
+GT_API int64_t gt_loader_batch_size(const gt_loader *loader);  /* of all batches but perhaps the last. @since 0.1 */
+GT_API uint64_t gt_loader_host_bytes(const gt_loader *loader); /* pinned host memory it holds. @since 0.1 */
+GT_API gt_context *gt_loader_context(const gt_loader *loader); /* borrowed. @since 0.1 */
 
 GT_EXTERN_C_END
 #endif

@@ -42,31 +42,31 @@ typedef int32_t gt_precision;
 enum { GT_PRECISION_F32 = 0, GT_PRECISION_F16 = 1, GT_PRECISION_BF16 = 2 };
 
 /* Over the samples seen: a batch counts by its samples. With cross-entropy only rows with a label other than the ignore value count, and
- * the loss is weighted by class_weights. */
+ * the loss is weighted by class_weights. Complete: it stands inside other structs and will not grow. */
 typedef struct gt_metrics {
     uint32_t struct_size;
     uint32_t padding;
-    int64_t samples;  /* those that count */
-    int64_t correct;  /* cross-entropy: rows whose largest logit is the label's; else 0 */
-    double loss;      /* mean; NaN without samples */
-    double accuracy;  /* correct / samples; NaN without samples or for other losses */
+    int64_t samples; /* those that count */
+    int64_t correct; /* cross-entropy: rows whose largest logit is the label's; else 0 */
+    double loss;     /* mean; NaN without samples */
+    double accuracy; /* correct / samples; NaN without samples or for other losses */
 } gt_metrics;
 GT_API gt_status gt_metrics_init(gt_metrics *metrics, size_t size); /* @since 0.1 */
 
 typedef struct gt_train_progress {
     uint32_t struct_size;
-    int32_t measured;           /* not 0: the metrics were read from the device at this step; else they are those of the last time */
-    int64_t epoch, epochs;      /* epoch: from 0; epochs: where this fit ends */
-    int64_t step, steps;        /* steps done in this epoch, and in all of it */
-    int64_t total_steps;        /* done since the trainer was made */
-    double learning_rate;       /* of the step just done */
-    double samples_per_second;  /* of this epoch's training, as measured last */
-    double seconds;             /* since fit began */
-    double seconds_left;        /* estimated, until fit ends; without validation */
-    uint64_t memory_in_use;     /* bytes on the device */
+    int32_t measured;          /* not 0: the metrics were read from the device at this step; else they are those of the last time */
+    int64_t epoch, epochs;     /* epoch: from 0; epochs: where this fit ends */
+    int64_t step, steps;       /* steps done in this epoch, and in all of it */
+    int64_t total_steps;       /* done since the trainer was made */
+    double learning_rate;      /* of the step just done */
+    double samples_per_second; /* of this epoch's training, as measured last */
+    double seconds;            /* since fit began */
+    double seconds_left;       /* estimated, until fit ends; without validation */
+    uint64_t memory_in_use;    /* bytes on the device */
     uint64_t memory_peak;
-    gt_metrics training;        /* of this epoch so far */
-    gt_metrics validation;      /* on_epoch with a validation loader; else without samples */
+    gt_metrics training;   /* of this epoch so far */
+    gt_metrics validation; /* on_epoch with a validation loader; else without samples */
 } gt_train_progress;
 
 /* Called on fit's thread. Any result but 0 makes fit stop, as a success. */
@@ -76,23 +76,24 @@ typedef gt_tensor *(*gt_loss_fn)(void *user, gt_tensor *output, gt_tensor *y);
 
 typedef struct gt_trainer_options {
     uint32_t struct_size;
-    gt_loss_kind loss;            /* default GT_LOSS_CROSS_ENTROPY */
-    gt_optimizer *optimizer;      /* required by fit; borrowed */
-    const gt_schedule *schedule;  /* learning rate by total steps; copied. NULL: the optimizer's own stays */
+    gt_loss_kind loss;                             /* default GT_LOSS_CROSS_ENTROPY */
+    gt_optimizer *optimizer;                       /* required by fit; borrowed */
+    const gt_schedule *schedule;                   /* learning rate by total steps; copied. NULL: the optimizer's own stays */
     const gt_cross_entropy_options *cross_entropy; /* copied; class_weights is retained. NULL: the defaults. Reduction mean only */
-    gt_loss_fn loss_fn;           /* for GT_LOSS_CUSTOM */
-    void *loss_user;              /* handed to loss_fn */
-    gt_train_callback on_step;    /* after each step; NULL: none */
-    gt_train_callback on_epoch;   /* after each epoch and its validation; NULL: none */
-    void *callback_user;          /* handed to on_step and on_epoch */
-    double clip_norm;             /* greatest global 2-norm of the gradients; 0 (default): no limit */
-    double clip_value;            /* greatest size of a gradient's element; 0 (default): no limit */
-    int64_t log_every;            /* steps between readings of the metrics, each of which waits for the device; 0: only at an epoch's end. Default 50 */
-    gt_precision precision;       /* GT_PRECISION_F32 (default); the others are NOT_SUPPORTED yet */
-    int32_t accumulation;         /* micro-batches that make one update: 1 (default); more are NOT_SUPPORTED yet */
-    int32_t checkpointing;        /* 0 (default); else NOT_SUPPORTED yet */
+    gt_loss_fn loss_fn;                            /* for GT_LOSS_CUSTOM */
+    void *loss_user;                               /* handed to loss_fn */
+    gt_train_callback on_step;                     /* after each step; NULL: none */
+    gt_train_callback on_epoch;                    /* after each epoch and its validation; NULL: none */
+    void *callback_user;                           /* handed to on_step and on_epoch */
+    double clip_norm;                              /* greatest global 2-norm of the gradients; 0 (default): no limit */
+    double clip_value;                             /* greatest size of a gradient's element; 0 (default): no limit */
+    int64_t
+        log_every; /* steps between readings of the metrics, each of which waits for the device; 0: only at an epoch's end. Default 50 */
+    gt_precision precision; /* GT_PRECISION_F32 (default); the others are NOT_SUPPORTED yet */
+    int32_t accumulation;   /* micro-batches that make one update: 1 (default); more are NOT_SUPPORTED yet */
+    int32_t checkpointing;  /* 0 (default); else NOT_SUPPORTED yet */
     int32_t padding;
-    uint64_t memory_budget;       /* 0 (default); else NOT_SUPPORTED yet */
+    uint64_t memory_budget; /* 0 (default); else NOT_SUPPORTED yet */
 } gt_trainer_options;
 GT_API gt_status gt_trainer_options_init(gt_trainer_options *options, size_t size); /* @since 0.1 */
 
@@ -103,14 +104,14 @@ GT_API void gt_trainer_destroy(gt_trainer *trainer); /* NULL is allowed. @since 
 
 typedef struct gt_fit_result {
     uint32_t struct_size;
-    int32_t stopped;            /* not 0: a callback stopped it */
-    int64_t epochs;             /* finished in this call */
-    int64_t steps;              /* done in this call */
-    double seconds;             /* of the whole call */
-    double training_seconds;    /* of it, without validation and callbacks at an epoch's end */
-    double samples_per_second;  /* training samples by training seconds */
-    gt_metrics training;        /* of the last epoch begun */
-    gt_metrics validation;      /* of the last validation */
+    int32_t stopped;           /* not 0: a callback stopped it */
+    int64_t epochs;            /* finished in this call */
+    int64_t steps;             /* done in this call */
+    double seconds;            /* of the whole call */
+    double training_seconds;   /* of it, without validation and callbacks at an epoch's end */
+    double samples_per_second; /* training samples by training seconds */
+    gt_metrics training;       /* of the last epoch begun */
+    gt_metrics validation;     /* of the last validation */
 } gt_fit_result;
 GT_API gt_status gt_fit_result_init(gt_fit_result *result, size_t size); /* @since 0.1 */
 

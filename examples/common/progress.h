@@ -1,0 +1,23 @@
+/* What the training examples print: a live line on a terminal, plain lines elsewhere, and a summary. */
+#ifndef EXAMPLES_PROGRESS_H
+#define EXAMPLES_PROGRESS_H
+
+#include "common/args.h"
+
+typedef struct progress {
+    int live;          /* stdout is a terminal */
+    double last_shown; /* seconds of the fit */
+} progress;
+
+/* Also makes Ctrl-C end the training in good order. */
+void progress_begin(progress *p);
+/* Callbacks for gt_trainer_options, with a progress as the user's pointer. */
+int32_t progress_step(void *user, const gt_train_progress *now);
+int32_t progress_epoch(void *user, const gt_train_progress *now);
+
+/* Prints the network. */
+void progress_describe(gt_context *ctx, gt_module *net);
+/* Prints accuracy, speed and the memory table and, with --json, the last line. */
+gt_status progress_summary(const args *a, gt_context *ctx, const char *name, const gt_fit_result *result);
+
+#endif

@@ -1,0 +1,73 @@
+/* Trains a network of three linear layers on Fashion-MNIST. */
+#include "common/args.h"
+#include "common/fashion.h"
+#include "common/progress.h"
+
+#include <stdio.h>
+
+/* [N,1,28,28] to [N,10]. NULL if any layer could not be made; the error is kept. */
+static gt_module *make_net(gt_context *ctx) {
+    gt_module *layers[] = {
+        gt_nn_flatten(ctx, 1), gt_nn_linear(ctx, 784, 512, NULL), gt_nn_relu(ctx), gt_nn_linear(ctx, 512, 512, NULL),
+        gt_nn_relu(ctx),       gt_nn_linear(ctx, 512, 10, NULL),
+    };
+    return gt_nn_sequential_from(ctx, layers, sizeof layers / sizeof layers[0]);
+}
+
+/* Fits the network, testing it after each epoch. */
+static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_loader *test, gt_fit_result *result) {
+    progress shown;
+    progress_begin(&shown);
+    gt_schedule schedule;
+    gt_optimizer *optimizer = NULL;
+    gt_trainer *trainer = NULL;
+    gt_trainer_options options;
+    gt_status status = gt_trainer_options_init(&options, sizeof options);
+    if (status == GT_OK) status = args_optimizer(a, net, a->epochs * gt_loader_batches(training), &optimizer, &schedule);
+    if (status == GT_OK) {
+        options.optimizer = optimizer;
+        options.schedule = &schedule;
+        options.precision = a->precision;
+        options.on_step = progress_step;
+        options.on_epoch = progress_epoch;
+        options.callback_user = &shown;
+        status = gt_trainer_create(net, &options, &trainer);
+    }
+    if (status == GT_OK) status = gt_trainer_fit(trainer, training, test, a->epochs, result);
+    gt_trainer_destroy(trainer);
+    gt_optimizer_destroy(optimizer);
+    return status;
+}
+
+static int run(const args *a, gt_context *ctx) {
+    gt_loader *training, *test;
+    int code = fashion_open(a, ctx, &training, &test);
+    if (code != 0) return code;
+
+    gt_module *net = make_net(ctx);
+    gt_fit_result result;
+    if (net == NULL || gt_fit_result_init(&result, sizeof result) != GT_OK) {
+        code = args_fail(a, "making the network");
+    } else {
+        progress_describe(ctx, net);
+        if (train(a, net, training, test, &result) != GT_OK)
+            code = args_fail(a, "training");
+        else if (progress_summary(a, ctx, "mlp", &result) != GT_OK)
+            code = args_fail(a, "reading the memory statistics");
+    }
+    gt_module_destroy(net);
+    gt_loader_destroy(training);
+    gt_loader_destroy(test);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    args a = {.optimizer = GT_OPTIMIZER_ADAM, .epochs = 5, .batch = 64, .seed = 1};
+    int code = args_parse(argc, argv, "Trains a network of three linear layers on Fashion-MNIST.", &a);
+    if (code >= 0) return code;
+    gt_context *ctx;
+    if (args_open(&a, &ctx) != GT_OK) return args_fail(&a, "opening the device");
+    code = run(&a, ctx);
+    gt_context_destroy(ctx);
+    return code;
+}

@@ -1,0 +1,28 @@
+/* Running metrics. They are summed on the device, and read only when asked for, so that a step does not wait. */
+#ifndef GT_TRAIN_METRICS_H
+#define GT_TRAIN_METRICS_H
+
+#include "train/loss.h"
+
+typedef struct gt__meter {
+    gt_context *ctx;
+    const gt__objective *objective;
+    /* since the last reading; counted, NULL if nothing was added */
+    gt_tensor *loss;    /* sum of losses times weights */
+    gt_tensor *sums;    /* cross-entropy: [weights, rows] */
+    gt_tensor *correct; /* cross-entropy: i64 */
+    int64_t rows;       /* other losses */
+    /* what was read before */
+    double total_loss, total_weight;
+    int64_t total_rows, total_correct;
+} gt__meter;
+
+void gt__meter_begin(gt__meter *meter, gt_context *ctx, const gt__objective *objective);
+void gt__meter_end(gt__meter *meter); /* releases what it holds; `meter` may be all zero */
+
+/* Adds a batch. Inside a scope; queues work and waits for nothing. */
+gt_status gt__meter_add(gt__meter *meter, const gt__loss *loss);
+/* Reads all that was added since gt__meter_begin. Waits for the device, and reports what only it knew. */
+gt_status gt__meter_read(gt__meter *meter, gt_metrics *metrics);
+
+#endif
