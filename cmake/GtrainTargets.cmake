@@ -33,7 +33,8 @@ add_library(gtrain SHARED $<TARGET_OBJECTS:gtrain_objects>)
 set_target_properties(gtrain PROPERTIES
     LINKER_LANGUAGE C VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/src/gtrain.map
-    INSTALL_RPATH "$ORIGIN")
+    # A run path for the build alone would be padded with empty entries, which stand for the current folder.
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
 target_include_directories(gtrain PUBLIC ${gtrain_public_includes})
 target_link_libraries(gtrain PRIVATE ${gtrain_private_libraries})
 # Stays mapped after dlclose: OpenMP's threads outlive their last parallel region, and would return into code that is gone.

@@ -1,0 +1,286 @@
+/* CONV2D, CONV2D_RELU and their gradients. cuDNN computes them, by the plan that was fastest when its shape was first met (its own first choice in
+ * deterministic mode); bias and relu are in the plan, or follow in a kernel of our own. What cuDNN has no engine for, within the workspace that the caller
+ * allows, our direct kernels compute. */
+#include "cuda/conv_plan.h"
+#include "cuda/kernels.h"
+#include "cuda/tune.h"
+
+#include <limits.h>
+
+#define FUSED_CANDIDATES 3
+#define PLAIN_CANDIDATES 7
+#define CANDIDATES (FUSED_CANDIDATES + PLAIN_CANDIDATES + 1)
+#define LEAST_CANDIDATES 3
+#define TUNE_SECONDS 0.08
+/* Who has met this many shapes has shapes that keep changing, for which timing does not pay. */
+#define TUNED_PLANS 512
+#define ENOUGH_WORKSPACE ((uint64_t)512 << 20)
+#define LITTLE_WORKSPACE ((uint64_t)32 << 20)
+/* Products beyond which the direct kernel cannot win: it is not even timed. */
+#define DIRECT_PRODUCTS 100e6
+
+typedef struct conv {
+    gt__cuda_device *cuda;
+    const gt__call *call;
+    gt__conv_key key;
+    gt__conv_data data;
+} conv;
+
+static void dispose(void *plan) { gt__conv_engine_free(plan); }
+
+void gt__cuda_conv_cache_init(gt__plan_cache *cache, uint32_t capacity) {
+    _Static_assert(sizeof(gt__conv_key) % 8 == 0 && sizeof(gt__conv_engine) % 8 == 0, "the plan cache keeps both aligned");
+    gt__plan_cache_init(cache, sizeof(gt__conv_key), sizeof(gt__conv_engine), capacity, dispose);
+}
+
+static int64_t count(const int64_t *shape) { return shape[0] * shape[1] * shape[2] * shape[3]; }
+
+static gt_status direct(const conv *c) {
+    gt__device *device = &c->cuda->base;
+    switch (c->key.kind) {
+    case GT__CONV_FORWARD: return gt__cuda_conv2d_direct(device, c->call);
+    case GT__CONV_BACKWARD_INPUT: return gt__cuda_conv2d_backward_input_direct(device, c->call);
+    default: return gt__cuda_conv2d_backward_weight_direct(device, c->call);
+    }
+}
+
+static gt_status bias_and_relu(const conv *c) {
+    const int64_t *y = c->key.y;
+    if (!c->data.bias && !c->key.relu) return GT_OK;
+    return gt__cuda_bias_act(&c->cuda->base, c->data.y, c->data.bias, y[0] * y[2] * y[3], y[1], c->key.dtype, c->key.relu);
+}
+
+/* --- choosing a plan --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct trial {
+    const conv *conv;
+    gt__conv_engine *engine;
+    void *workspace;
+} trial;
+
+static bool run_trial(void *argument) {
+    trial *t = argument;
+    if (!t->engine->plan) return direct(t->conv) == GT_OK;
+    if (gt__conv_engine_run(t->conv->cuda, t->engine, &t->conv->data, t->workspace) != CUDNN_STATUS_SUCCESS) return false;
+    return t->engine->fused || bias_and_relu(t->conv) == GT_OK;
+}
+
+/* A fused relu may return 0 for NaN: asks this very plan, with a bias of NaN. */
+static bool relu_keeps_nan(const trial *t) {
+    const conv *c = t->conv;
+    if (!c->key.relu || !t->engine->fused) return true;
+    if (!c->key.bias || !gt__cuda_may_wait(c->cuda)) return false;
+    size_t element = gt_dtype_size(c->key.dtype), bytes = (size_t)c->key.y[1] * element;
+    void *bias, *handle;
+    if (gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &bias, &handle) != GT_OK) return false;
+    gt__conv_data data = c->data;
+    data.bias = bias;
+    const char *last = (const char *)data.y + (size_t)(count(c->key.y) - 1) * element;
+    bool keeps = cudaMemsetAsync(bias, 0xff, bytes, c->cuda->compute) == cudaSuccess &&
+                 gt__conv_engine_run(c->cuda, t->engine, &data, t->workspace) == CUDNN_STATUS_SUCCESS &&
+                 gt__cuda_both_nan(c->cuda, data.y, last, c->key.dtype);
+    (void)cudaGetLastError();
+    gt__scratch_free(c->cuda->base.ctx, handle);
+    return keeps;
+}
+
+/* Milliseconds of the candidate, or, where it is not timed, 0; negative if it does not work. */
+static float try_engine(const conv *c, gt__conv_engine *engine, bool tune, float best) {
+    trial t = {c, engine, NULL};
+    void *handle = NULL;
+    if (engine->workspace && gt__scratch_alloc_quiet(c->cuda->base.ctx, (size_t)engine->workspace, &t.workspace, &handle) != GT_OK)
+        return -1;
+    float ms = tune ? gt__cuda_time(c->cuda, run_trial, &t, best) : run_trial(&t) ? 0 : -1;
+    if (ms >= 0 && !relu_keeps_nan(&t)) ms = -1;
+    gt__scratch_free(c->cuda->base.ctx, handle);
+    return ms;
+}
+
+static double products(const gt__conv_key *key) { return (double)count(key->y) * (double)key->w[1] * (double)(key->w[2] * key->w[3]); }
+
+static void log_choice(const conv *c, const gt__conv_engine *candidates, int total, int best, float ms) {
+    static const char *const kinds[] = {"forward", "backward input", "backward weight"};
+    const gt__conv_key *k = &c->key;
+    const gt__conv_engine *e = best >= 0 ? &candidates[best] : NULL;
+    gt__log(c->cuda->base.ctx, GT_LOG_DEBUG,
+            "convolution %s %s x [%lld,%lld,%lld,%lld] w [%lld,%lld,%lld,%lld]%s%s: candidate %d of %d, %.4f ms, workspace %lld, %s",
+            gt_dtype_name(k->dtype), kinds[k->kind], (long long)k->x[0], (long long)k->x[1], (long long)k->x[2], (long long)k->x[3],
+            (long long)k->w[0], (long long)k->w[1], (long long)k->w[2], (long long)k->w[3], k->bias ? " bias" : "", k->relu ? " relu" : "",
+            best + 1, total, (double)ms, (long long)(e ? e->workspace : 0), !e || !e->plan ? "direct" : e->fused ? "fused" : "cuDNN");
+}
+
+/* Fills *engine; plan NULL means the direct kernel. The outputs are overwritten, which the call itself will do again. */
+static void choose(const conv *c, gt__conv_engine *engine) {
+    const gt__conv_key *key = &c->key;
+    gt__conv_engine candidates[CANDIDATES];
+    int total = 0, best = -1;
+    float best_ms = 0;
+    bool tune = c->cuda->conv_plans.count < TUNED_PLANS && gt__cuda_may_tune(c->cuda);
+    if (key->bias || key->relu) total = gt__conv_engines(c->cuda, key, true, candidates, FUSED_CANDIDATES);
+    total += gt__conv_engines(c->cuda, key, false, candidates + total, PLAIN_CANDIDATES);
+    if (tune && products(key) < DIRECT_PRODUCTS) candidates[total++] = (gt__conv_engine){0};
+    /* Making the first plan of a process loads cuDNN's parts, which is not the candidates' fault. */
+    double begin = gt__cuda_clock();
+    for (int i = 0; i < total; i++) {
+        float ms = try_engine(c, &candidates[i], tune, best_ms);
+        /* A later candidate must win by more than the noise of the measurement. */
+        if (ms >= 0 && (best < 0 || ms < 0.98f * best_ms)) best = i, best_ms = ms;
+        if (best >= 0 && (!tune || (i >= LEAST_CANDIDATES && gt__cuda_clock() - begin > TUNE_SECONDS))) break;
+    }
+    log_choice(c, candidates, total, best, best_ms);
+    for (int i = 0; i < total; i++)
+        if (i != best) gt__conv_engine_free(&candidates[i]);
+    *engine = best >= 0 ? candidates[best] : (gt__conv_engine){0};
+    (void)cudaGetLastError();
+}
+
+static gt_status open_cudnn(gt__cuda_device *cuda) {
+    if (cuda->cudnn) return GT_OK;
+    cudnnHandle_t handle;
+    GT_TRY_CUDNN(cudnnCreate(&handle));
+    cudnnStatus_t status = cudnnSetStream(handle, cuda->compute);
+    if (status != CUDNN_STATUS_SUCCESS) {
+        (void)cudnnDestroy(handle);
+        return gt__cuda_raise_cudnn(status, "cudnnSetStream", __FILE__, __LINE__);
+    }
+    cuda->cudnn = handle;
+    return GT_OK;
+}
+
+/* --- one convolution --------------------------------------------------------------------------------------------------------------- */
+
+/* Runs c by cuDNN; *by_direct says that the direct kernel is to do it instead. */
+static gt_status run(conv *c, bool *by_direct) {
+    gt__cuda_device *cuda = c->cuda;
+    gt__conv_engine *engine = gt__plan_cache_find(&cuda->conv_plans, &c->key);
+    *by_direct = false;
+    if (GT__UNLIKELY(!engine)) {
+        size_t free_bytes;
+        gt__conv_engine made;
+        GT_TRY(open_cudnn(cuda));
+        choose(c, &made);
+        /* A card that is full for the moment must not decide for good. */
+        if (!made.plan && gt__cuda_memory_is_full(&free_bytes)) {
+            *by_direct = true;
+            return GT_OK;
+        }
+        engine = gt__plan_cache_add(&cuda->conv_plans, &c->key, &made);
+        if (!engine) {
+            gt__conv_engine_free(&made);
+            return GT_OUT_OF_HOST_MEMORY;
+        }
+    }
+    if (!engine->plan) {
+        *by_direct = true;
+        return GT_OK;
+    }
+    void *workspace = NULL, *handle = NULL;
+    if (engine->workspace && gt__scratch_alloc_quiet(cuda->base.ctx, (size_t)engine->workspace, &workspace, &handle) != GT_OK) {
+        c->key.workspace = engine->workspace > (int64_t)LITTLE_WORKSPACE ? LITTLE_WORKSPACE : 0;
+        return run(c, by_direct);
+    }
+    bool fused = engine->fused;
+    cudnnStatus_t status = gt__conv_engine_run(cuda, engine, &c->data, workspace);
+    gt__scratch_free(cuda->base.ctx, handle);
+    if (GT__UNLIKELY(status != CUDNN_STATUS_SUCCESS)) return gt__cuda_raise_cudnn(status, "cudnnBackendExecute", __FILE__, __LINE__);
+    return fused ? GT_OK : bias_and_relu(c);
+}
+
+static uint8_t alignment_of(const void *pointer) {
+    int bits = 0;
+    while (bits < 5 && ((uintptr_t)pointer >> bits & 1) == 0) bits++;
+    return (uint8_t)bits;
+}
+
+static void set_alignments(conv *c) {
+    c->key.align_x = alignment_of(c->data.x);
+    c->key.align_w = alignment_of(c->data.w);
+    c->key.align_y = alignment_of(c->data.y);
+    c->key.align_bias = c->data.bias ? alignment_of(c->data.bias) : 0;
+}
+
+/* How many images cuDNN, which counts in 32 bits, takes at once; 0: none. */
+static int64_t images_at_once(const gt__conv_key *key) {
+    int64_t largest = GT__MAX(count(key->x), count(key->y));
+    if (count(key->w) > INT_MAX) return 0;
+    if (largest <= INT_MAX) return key->x[0];
+    /* The gradient of the weight is a sum over all images. */
+    if (key->kind == GT__CONV_BACKWARD_WEIGHT) return 0;
+    return INT_MAX / (largest / key->x[0]);
+}
+
+static gt_status convolve(conv *c) {
+    int64_t images = c->key.x[0], at_once = images_at_once(&c->key);
+    if (c->key.dtype == GT_DTYPE_F64 || at_once == 0) return direct(c);
+    size_t element = gt_dtype_size(c->key.dtype);
+    size_t x_bytes = (size_t)(count(c->key.x) / images) * element, y_bytes = (size_t)(count(c->key.y) / images) * element;
+    for (int64_t first = 0; first < images; first += at_once) {
+        conv part = *c;
+        bool by_direct;
+        part.key.x[0] = part.key.y[0] = GT__MIN(at_once, images - first);
+        part.data.x = (char *)c->data.x + (size_t)first * x_bytes;
+        part.data.y = (char *)c->data.y + (size_t)first * y_bytes;
+        set_alignments(&part);
+        GT_TRY(run(&part, &by_direct));
+        if (by_direct) return direct(c); /* all of it: the kernel takes the call as it is */
+    }
+    return GT_OK;
+}
+
+static conv describe(gt__device *device, const gt__call *call, gt__conv_kind kind, const gt_tensor *x, const gt_tensor *w, const gt_tensor *y,
+                     const gt_tensor *bias, bool relu) {
+    conv c;
+    memset(&c, 0, sizeof c); /* the key is compared bytewise */
+    c.cuda = gt__cuda(device);
+    c.call = call;
+    memcpy(c.key.x, x->meta.shape, sizeof c.key.x);
+    memcpy(c.key.w, w->meta.shape, sizeof c.key.w);
+    memcpy(c.key.y, y->meta.shape, sizeof c.key.y);
+    for (int i = 0; i < 2; i++) {
+        c.key.stride[i] = call->attr.conv.stride[i];
+        c.key.padding[i] = call->attr.conv.padding[i];
+        c.key.dilation[i] = call->attr.conv.dilation[i];
+    }
+    c.key.workspace = GT__MIN(device->workspace_limit, ENOUGH_WORKSPACE);
+    c.key.dtype = y->meta.dtype;
+    c.key.kind = (uint8_t)kind;
+    c.key.bias = bias != NULL;
+    c.key.relu = relu;
+    c.data = (gt__conv_data){gt__data(x), gt__data(w), gt__data(y), bias ? gt__data(bias) : NULL};
+    return c;
+}
+
+/* Sums over nothing. */
+static gt_status zero(gt__device *device, const gt_tensor *out) {
+    size_t bytes = (size_t)out->meta.numel * gt_dtype_size(out->meta.dtype);
+    return gt__cuda_memset_zero(device, GT__STREAM_COMPUTE, gt__data(out), bytes);
+}
+
+static gt_status forward(gt__device *device, const gt__call *call, bool relu) {
+    const gt_tensor *x = call->in[0], *w = call->in[1], *y = call->out[0];
+    conv c = describe(device, call, GT__CONV_FORWARD, x, w, y, call->n_in > 2 ? call->in[2] : NULL, relu);
+    if (y->meta.numel == 0) return GT_OK;
+    if (x->meta.numel == 0 || w->meta.numel == 0) {
+        GT_TRY(zero(device, y));
+        return bias_and_relu(&c);
+    }
+    return convolve(&c);
+}
+
+gt_status gt__cuda_conv2d(gt__device *device, const gt__call *call) { return forward(device, call, false); }
+
+gt_status gt__cuda_conv2d_relu(gt__device *device, const gt__call *call) { return forward(device, call, true); }
+
+gt_status gt__cuda_conv2d_backward_input(gt__device *device, const gt__call *call) {
+    const gt_tensor *dy = call->in[0], *w = call->in[1], *dx = call->out[0];
+    conv c = describe(device, call, GT__CONV_BACKWARD_INPUT, dx, w, dy, NULL, false);
+    if (dx->meta.numel == 0 || dy->meta.numel == 0 || w->meta.numel == 0) return zero(device, dx);
+    return convolve(&c);
+}
+
+gt_status gt__cuda_conv2d_backward_weight(gt__device *device, const gt__call *call) {
+    const gt_tensor *dy = call->in[0], *x = call->in[1], *dw = call->out[0];
+    conv c = describe(device, call, GT__CONV_BACKWARD_WEIGHT, x, dw, dy, NULL, false);
+    if (dw->meta.numel == 0 || dy->meta.numel == 0 || x->meta.numel == 0) return zero(device, dw);
+    return convolve(&c);
+}

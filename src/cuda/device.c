@@ -1,0 +1,309 @@
+/* Opening and closing a GPU, its memory, streams, events and copies. */
+#include "cuda/device.h"
+#include "cuda/kernels.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+/* Set by the build: what nvcc compiled for, as CMAKE_CUDA_ARCHITECTURES. */
+#ifndef GTRAIN_CUDA_ARCHITECTURES
+#define GTRAIN_CUDA_ARCHITECTURES ""
+#endif
+
+#define MAX_GPUS 64
+#define SLOT_BYTES 4096
+#define PROBE_OFFSET 512
+#define GEMM_PLANS 4096
+#define CONV_PLANS 1024
+
+_Static_assert(sizeof(gt__device_error) <= PROBE_OFFSET, "the error slot and the probe's words share a page");
+
+static gt__cuda_driver driver;
+static CUcontext primaries[MAX_GPUS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Called with the lock held. */
+static gt_status driver_function(const char *name, void **function) {
+    enum cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    GT_TRY_CUDA(cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, &found));
+#else
+    GT_TRY_CUDA(cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &found));
+#endif
+    GT_REQUIRE(found == cudaDriverEntryPointSuccess && *function, GT_VERSION_MISMATCH, "the NVIDIA driver has no function %s", name);
+    return GT_OK;
+}
+
+static gt_status load_driver(void) {
+    if (driver.primary_retain) return GT_OK;
+    gt__cuda_driver loaded;
+    GT_TRY(driver_function("cuCtxGetCurrent", (void **)&loaded.ctx_get_current));
+    GT_TRY(driver_function("cuCtxPushCurrent", (void **)&loaded.ctx_push));
+    GT_TRY(driver_function("cuCtxPopCurrent", (void **)&loaded.ctx_pop));
+    GT_TRY(driver_function("cuDevicePrimaryCtxRetain", (void **)&loaded.primary_retain));
+    driver = loaded;
+    return GT_OK;
+}
+
+/* The primary context is shared with whoever uses the runtime in this process. It is retained once and never released: the last release would destroy a
+ * host program's own allocations. */
+static gt_status retain_primary(int index, CUcontext *primary) {
+    if (!primaries[index]) {
+        CUresult code = driver.primary_retain(&primaries[index], index);
+        if (code != CUDA_SUCCESS) {
+            primaries[index] = NULL;
+            bool memory = code == CUDA_ERROR_OUT_OF_MEMORY;
+            return gt__error_raise(memory ? GT_OUT_OF_MEMORY : GT_NO_DEVICE, __FILE__, __LINE__, code, "CUresult",
+                                   memory ? "Other processes hold the device's memory; repeat the call when some is free." : NULL,
+                                   "cuDevicePrimaryCtxRetain: GPU %d could not be started (%d)", index, (int)code);
+        }
+    }
+    *primary = primaries[index];
+    return GT_OK;
+}
+
+static gt_status count_gpus(int *count) {
+    cudaError_t code = cudaGetDeviceCount(count);
+    if (code == cudaSuccess && *count > 0) return GT_OK;
+    (void)cudaGetLastError();
+    gt_status status = code == cudaErrorInsufficientDriver ? GT_VERSION_MISMATCH : GT_NO_DEVICE;
+    if (code == cudaSuccess) code = cudaErrorNoDevice;
+    return gt__error_raise(status, __FILE__, __LINE__, code, "cudaError_t",
+                           "nvidia-smi shows what the driver sees; CUDA_VISIBLE_DEVICES may hide GPUs.", "no usable GPU: %s",
+                           cudaGetErrorString(code));
+}
+
+static gt_status check_capability(int index, const char *name, int *capability) {
+    int major = 0, minor = 0;
+    GT_TRY_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+    GT_TRY_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+    *capability = major * 10 + minor;
+    GT_REQUIRE(gt__cuda_architecture_covers(GTRAIN_CUDA_ARCHITECTURES, *capability), GT_NO_DEVICE,
+               "%s (cuda:%d) has compute capability %d.%d, this build has code for %s: rebuild with "
+               "-DGTRAIN_CUDA_ARCHITECTURES=%d",
+               name, index, major, minor, GTRAIN_CUDA_ARCHITECTURES, *capability);
+    return GT_OK;
+}
+
+/* What needs the primary context current. */
+static gt_status open_inside(gt__cuda_device *cuda) {
+    struct cudaDeviceProp properties;
+    GT_TRY_CUDA(cudaGetDeviceProperties(&properties, cuda->index));
+    GT_TRY(check_capability(cuda->index, properties.name, &cuda->capability));
+    snprintf(cuda->base.name, sizeof cuda->base.name, "%.100s (cuda:%d)", properties.name, cuda->index);
+    cuda->multiprocessors = properties.multiProcessorCount;
+    GT_TRY_CUDA(cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking));
+    GT_TRY_CUDA(cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking));
+    GT_TRY_CUDA(cudaEventCreate(&cuda->tune_begin));
+    GT_TRY_CUDA(cudaEventCreate(&cuda->tune_end));
+    GT_TRY_CUDA(cudaHostAlloc((void **)&cuda->error_host, SLOT_BYTES, cudaHostAllocMapped));
+    memset(cuda->error_host, 0, SLOT_BYTES);
+    cuda->probe_host = (unsigned char *)cuda->error_host + PROBE_OFFSET;
+    GT_TRY_CUDA(cudaHostGetDevicePointer((void **)&cuda->error_device, cuda->error_host, 0));
+    GT_TRY_CUBLAS(cublasLtCreate(&cuda->lt));
+    return GT_OK;
+}
+
+/* With the context current. At process exit CUDA may be gone already and every call fails: there is nothing left to free then. */
+static void close_inside(gt__cuda_device *cuda) {
+    if (cuda->compute) (void)cudaStreamSynchronize(cuda->compute);
+    if (cuda->copy) (void)cudaStreamSynchronize(cuda->copy);
+    bool gone = cudaFree(NULL) == cudaErrorCudartUnloading;
+    gt__plan_cache_clear(&cuda->gemm_plans, gone);
+    gt__plan_cache_clear(&cuda->conv_plans, gone);
+    if (!gone) {
+        if (cuda->cudnn) (void)cudnnDestroy(cuda->cudnn);
+        if (cuda->lt) (void)cublasLtDestroy(cuda->lt);
+        if (cuda->tune_begin) (void)cudaEventDestroy(cuda->tune_begin);
+        if (cuda->tune_end) (void)cudaEventDestroy(cuda->tune_end);
+        if (cuda->error_host) (void)cudaFreeHost(cuda->error_host);
+        if (cuda->compute) (void)cudaStreamDestroy(cuda->compute);
+        if (cuda->copy) (void)cudaStreamDestroy(cuda->copy);
+    }
+    (void)cudaGetLastError();
+}
+
+gt_status gt__cuda_open(gt_context *ctx, const gt_context_options *options, gt__device **device) {
+    int count = 0, index = options->device_index;
+    GT_TRY(gt__cuda_check_driver());
+    GT_TRY(count_gpus(&count));
+    GT_REQUIRE(index >= 0, GT_BAD_ARGUMENT, "device_index is %d, GPUs are numbered from 0", index);
+    GT_REQUIRE(index < GT__MIN(count, MAX_GPUS), GT_NO_DEVICE, "device_index is %d, but there are %d GPUs (numbered from 0)", index,
+               count);
+
+    gt__cuda_device *cuda = gt__calloc(1, sizeof *cuda);
+    if (!cuda) return GT_OUT_OF_HOST_MEMORY;
+    cuda->base.backend = &gt__cuda_table;
+    cuda->base.ctx = ctx;
+    cuda->base.deterministic = options->deterministic;
+    cuda->base.allow_tf32 = options->allow_tf32;
+    cuda->base.workspace_limit = options->workspace_limit;
+    cuda->index = index;
+    gt__cuda_gemm_cache_init(&cuda->gemm_plans, GEMM_PLANS);
+    gt__cuda_conv_cache_init(&cuda->conv_plans, CONV_PLANS);
+
+    (void)pthread_mutex_lock(&lock);
+    gt_status status = load_driver();
+    if (status == GT_OK) status = retain_primary(index, &cuda->primary);
+    /* Before anything else is made: from here on the process cannot fork and go on using the GPU. */
+    if (status == GT_OK) status = gt__cuda_fork_guard(&gt__cuda_table);
+    (void)pthread_mutex_unlock(&lock);
+    if (status == GT_OK) {
+        int32_t previous = gt__cuda_enter(&cuda->base);
+        status = open_inside(cuda);
+        if (status != GT_OK) close_inside(cuda);
+        gt__cuda_leave(&cuda->base, previous);
+    }
+    if (status != GT_OK) {
+        gt__free(cuda);
+        return status;
+    }
+    *device = &cuda->base;
+    return GT_OK;
+}
+
+void gt__cuda_close(gt__device *device) {
+    int32_t previous = gt__cuda_enter(device);
+    close_inside(gt__cuda(device));
+    gt__cuda_leave(device, previous);
+    gt__free(gt__cuda(device));
+}
+
+/* Pushing and popping puts back whatever the thread had current, a host program's own driver context and none at all included; cudaSetDevice could not. */
+int32_t gt__cuda_enter(gt__device *device) {
+    CUcontext current = NULL, ours = gt__cuda(device)->primary;
+    if (driver.ctx_get_current(&current) == CUDA_SUCCESS && current == ours) return 0;
+    return driver.ctx_push(ours) == CUDA_SUCCESS;
+}
+
+void gt__cuda_leave(gt__device *device, int32_t previous) {
+    (void)device;
+    CUcontext popped;
+    if (previous) (void)driver.ctx_pop(&popped);
+}
+
+/* --- memory --------------------------------------------------------------------------------------------------------------- */
+
+gt_status gt__cuda_memory_alloc(gt__device *device, size_t bytes, void **pointer) {
+    void *memory = NULL;
+    cudaError_t code = cudaMalloc(&memory, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        size_t free_bytes = 0, total_bytes = 0;
+        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+        return gt__error_raise(GT_OUT_OF_MEMORY, __FILE__, __LINE__, code, "cudaError_t", NULL,
+                               "cudaMalloc: %s has no %zu bytes left: %zu of %zu are free", device->name, bytes, free_bytes,
+                               total_bytes);
+    }
+    if (code != cudaSuccess) return gt__cuda_raise(code, "cudaMalloc", __FILE__, __LINE__);
+    *pointer = memory;
+    return GT_OK;
+}
+
+void gt__cuda_memory_free(gt__device *device, void *pointer) {
+    (void)device;
+    if (cudaFree(pointer) != cudaSuccess) (void)cudaGetLastError();
+}
+
+gt_status gt__cuda_memory_info(gt__device *device, uint64_t *free_bytes, uint64_t *total_bytes) {
+    (void)device;
+    size_t free_size, total_size;
+    GT_TRY_CUDA(cudaMemGetInfo(&free_size, &total_size));
+    *free_bytes = free_size;
+    *total_bytes = total_size;
+    return GT_OK;
+}
+
+gt_status gt__cuda_host_alloc(gt__device *device, size_t bytes, void **pointer) {
+    (void)device;
+    void *memory = NULL;
+    cudaError_t code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return gt__error_raise(GT_OUT_OF_HOST_MEMORY, __FILE__, __LINE__, code, "cudaError_t", NULL,
+                               "cudaHostAlloc: no %zu bytes of pinned host memory", bytes);
+    }
+    if (code != cudaSuccess) return gt__cuda_raise(code, "cudaHostAlloc", __FILE__, __LINE__);
+    *pointer = memory;
+    return GT_OK;
+}
+
+void gt__cuda_host_free(gt__device *device, void *pointer) {
+    (void)device;
+    if (cudaFreeHost(pointer) != cudaSuccess) (void)cudaGetLastError();
+}
+
+/* --- streams, copies, events -------------------------------------------------------------------------------------------------- */
+
+static cudaStream_t stream_of(gt__device *device, gt__stream_id stream) {
+    return stream == GT__STREAM_COPY ? gt__cuda(device)->copy : gt__cuda(device)->compute;
+}
+
+void *gt__cuda_stream_of(gt__device *device, gt__stream_id stream) { return stream_of(device, stream); }
+
+cudaStream_t gt__cuda_stream(gt__device *device) { return gt__cuda(device)->compute; }
+
+int32_t gt__cuda_multiprocessors(const gt__device *device) { return ((const gt__cuda_device *)device)->multiprocessors; }
+
+gt_status gt__cuda_memcpy(gt__device *device, gt__stream_id stream, gt__copy_kind kind, void *destination, const void *source,
+                          size_t bytes) {
+    static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+    if (bytes == 0) return GT_OK;
+    GT_TRY_CUDA(cudaMemcpyAsync(destination, source, bytes, kinds[kind], stream_of(device, stream)));
+    return GT_OK;
+}
+
+gt_status gt__cuda_memset_zero(gt__device *device, gt__stream_id stream, void *pointer, size_t bytes) {
+    if (bytes == 0) return GT_OK;
+    GT_TRY_CUDA(cudaMemsetAsync(pointer, 0, bytes, stream_of(device, stream)));
+    return GT_OK;
+}
+
+gt_status gt__cuda_synchronize(gt__device *device, gt__stream_id stream) {
+    GT_TRY_CUDA(cudaStreamSynchronize(stream_of(device, stream)));
+    return GT_OK;
+}
+
+gt_status gt__cuda_event_create(gt__device *device, gt__event **event) {
+    (void)device;
+    cudaEvent_t created;
+    GT_TRY_CUDA(cudaEventCreateWithFlags(&created, cudaEventDisableTiming));
+    *event = (gt__event *)created;
+    return GT_OK;
+}
+
+void gt__cuda_event_destroy(gt__device *device, gt__event *event) {
+    (void)device;
+    if (event && cudaEventDestroy((cudaEvent_t)event) != cudaSuccess) (void)cudaGetLastError();
+}
+
+gt_status gt__cuda_event_record(gt__device *device, gt__event *event, gt__stream_id stream) {
+    GT_TRY_CUDA(cudaEventRecord((cudaEvent_t)event, stream_of(device, stream)));
+    return GT_OK;
+}
+
+gt_status gt__cuda_event_wait_stream(gt__device *device, gt__event *event, gt__stream_id stream) {
+    GT_TRY_CUDA(cudaStreamWaitEvent(stream_of(device, stream), (cudaEvent_t)event, 0));
+    return GT_OK;
+}
+
+gt_status gt__cuda_event_wait_host(gt__device *device, gt__event *event) {
+    (void)device;
+    GT_TRY_CUDA(cudaEventSynchronize((cudaEvent_t)event));
+    return GT_OK;
+}
+
+/* --- errors that only the device knew ------------------------------------------------------------------------------------------ */
+
+gt__device_error *gt__cuda_error_slot(gt__device *device) { return gt__cuda(device)->error_device; }
+
+void gt__cuda_take_error(gt__device *device, gt__device_error *error) {
+    /* The GPU wrote it; the caller has waited for it. */
+    volatile gt__device_error *slot = gt__cuda(device)->error_host;
+    error->status = slot->status;
+    error->op = slot->op;
+    error->row = slot->row;
+    error->value = slot->value;
+    error->classes = slot->classes;
+    if (error->status != GT_OK) memset(gt__cuda(device)->error_host, 0, sizeof(gt__device_error));
+}

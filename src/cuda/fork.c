@@ -1,0 +1,130 @@
+/* A CUDA context does not survive a fork, and a call on it in the child may hang or bring the process down. So the child's copy of the backend
+ * table is replaced, in the fork itself, by functions that fail at once and touch nothing. The parent pays nothing for it. */
+#include "cuda/device.h"
+
+#include <pthread.h>
+
+static gt__backend *guarded;
+static gt_status registered = GT_OK;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static gt_status forked(void) {
+    GT_FAIL_HINT(GT_FORKED, "Start the child with exec (spawn), or open the GPU after the fork.",
+                 "the GPU was opened by the parent process of a fork and cannot be used in the child");
+}
+
+static gt_status forked_kernel(gt__device *device, const gt__call *call) {
+    (void)device;
+    GT_CALL_FAIL_HINT(call, GT_FORKED, "Start the child with exec (spawn), or open the GPU after the fork.",
+                      "the GPU was opened by the parent process of a fork and cannot be used in the child");
+}
+
+static gt_status forked_open(gt_context *ctx, const gt_context_options *options, gt__device **device) {
+    (void)ctx, (void)options, (void)device;
+    return forked();
+}
+static void forked_close(gt__device *device) {
+    gt__cuda_device *cuda = gt__cuda(device);
+    gt__plan_cache_clear(&cuda->gemm_plans, true);
+    gt__plan_cache_clear(&cuda->conv_plans, true);
+    gt__free(cuda);
+}
+static int32_t forked_enter(gt__device *device) {
+    (void)device;
+    return 0;
+}
+static void forked_leave(gt__device *device, int32_t previous) { (void)device, (void)previous; }
+static gt_status forked_alloc(gt__device *device, size_t bytes, void **pointer) {
+    (void)device, (void)bytes, (void)pointer;
+    return forked();
+}
+static void forked_free(gt__device *device, void *pointer) { (void)device, (void)pointer; }
+static gt_status forked_info(gt__device *device, uint64_t *free_bytes, uint64_t *total_bytes) {
+    (void)device, (void)free_bytes, (void)total_bytes;
+    return forked();
+}
+static gt_status forked_copy(gt__device *device, gt__stream_id stream, gt__copy_kind kind, void *destination, const void *source,
+                             size_t bytes) {
+    (void)device, (void)stream, (void)kind, (void)destination, (void)source, (void)bytes;
+    return forked();
+}
+static gt_status forked_memset(gt__device *device, gt__stream_id stream, void *pointer, size_t bytes) {
+    (void)device, (void)stream, (void)pointer, (void)bytes;
+    return forked();
+}
+static gt_status forked_synchronize(gt__device *device, gt__stream_id stream) {
+    (void)device, (void)stream;
+    return forked();
+}
+static gt_status forked_event_create(gt__device *device, gt__event **event) {
+    (void)device, (void)event;
+    return forked();
+}
+static void forked_event_destroy(gt__device *device, gt__event *event) { (void)device, (void)event; }
+static gt_status forked_event_stream(gt__device *device, gt__event *event, gt__stream_id stream) {
+    (void)device, (void)event, (void)stream;
+    return forked();
+}
+static gt_status forked_event_host(gt__device *device, gt__event *event) {
+    (void)device, (void)event;
+    return forked();
+}
+static void forked_take_error(gt__device *device, gt__device_error *error) {
+    (void)device;
+    *error = (gt__device_error){0};
+}
+static gt_status forked_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count) {
+    (void)device, (void)rule, (void)list, (void)count;
+    return forked();
+}
+static gt_status forked_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm) {
+    (void)device, (void)list, (void)count, (void)norm;
+    return forked();
+}
+static gt_status forked_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm) {
+    (void)device, (void)list, (void)count, (void)norm, (void)max_norm;
+    return forked();
+}
+static gt_status forked_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value) {
+    (void)device, (void)list, (void)count, (void)max_value;
+    return forked();
+}
+
+#define FORKED_KERNEL(id, name, shape, grad, layout, saves) [GT__OP_##id] = forked_kernel,
+static const gt__kernel forked_kernels[GT__OP_COUNT] = {GT__OP_LIST(FORKED_KERNEL)};
+
+/* In the child, before fork returns there: assignments alone. */
+static void in_child(void) {
+    guarded->open = forked_open;
+    guarded->close = forked_close;
+    guarded->enter = forked_enter;
+    guarded->leave = forked_leave;
+    guarded->memory_alloc = guarded->host_alloc = forked_alloc;
+    guarded->memory_free = guarded->host_free = forked_free;
+    guarded->memory_info = forked_info;
+    guarded->copy = forked_copy;
+    guarded->memset_zero = forked_memset;
+    guarded->synchronize = forked_synchronize;
+    guarded->event_create = forked_event_create;
+    guarded->event_destroy = forked_event_destroy;
+    guarded->event_record = guarded->event_wait_stream = forked_event_stream;
+    guarded->event_wait_host = forked_event_host;
+    guarded->take_error = forked_take_error;
+    guarded->kernels = forked_kernels;
+    guarded->update = forked_update;
+    guarded->grad_norm = forked_grad_norm;
+    guarded->grad_clip_norm = forked_clip_norm;
+    guarded->grad_clip_value = forked_clip_value;
+}
+
+static void register_handler(void) {
+    if (pthread_atfork(NULL, NULL, in_child) != 0)
+        registered = GT_OUT_OF_HOST_MEMORY;
+}
+
+gt_status gt__cuda_fork_guard(gt__backend *table) {
+    guarded = table;
+    (void)pthread_once(&once, register_handler);
+    GT_REQUIRE(registered == GT_OK, registered, "pthread_atfork: no memory for a handler");
+    return GT_OK;
+}

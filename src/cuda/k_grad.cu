@@ -1,0 +1,158 @@
+/* The gradients' common norm, and clipping by norm and by value: one launch over many tensors. */
+#include "cuda/multi.cuh"
+
+#include <math_constants.h>
+
+namespace {
+using namespace gt;
+
+constexpr int64_t kChunk = 16384; /* elements a block */
+
+struct Item {
+    void *grad;
+    int64_t count;
+    int32_t is_double, vector; /* vector: 16-byte aligned */
+};
+
+template <size_t bytes>
+using GradTable = Table<Item, bytes, 64>;
+
+/* Calls `visit(value) -> value` on the block's elements, and stores what it returns if `write`. */
+template <bool write, typename T, typename Visit>
+__device__ __forceinline__ void visit_chunk(T *grad, int64_t begin, int64_t end, bool vector, Visit visit) {
+    constexpr int V = kVector<T>;
+#pragma unroll 4
+    for (int64_t i = begin + threadIdx.x * V; i < end; i += kMultiBlock * V) {
+        if (i + V <= end) {
+            Pack<T, V> pack = load_pack<T, V>(grad + i, vector);
+#pragma unroll
+            for (int k = 0; k < V; k++) pack.v[k] = visit(pack.v[k]);
+            if constexpr (write) store_pack(grad + i, pack, vector);
+        } else {
+            for (int64_t j = i; j < end; j++) {
+                const T value = visit(grad[j]);
+                if constexpr (write) grad[j] = value;
+            }
+        }
+    }
+}
+
+/* Sums of squares, in f64 so that no finite f32 gradient over- or underflows, to partial[block]. */
+template <size_t bytes>
+__global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_constant__ GradTable<bytes> table, double *partial) {
+    __shared__ double shared[32];
+    uint32_t block;
+    const Item &item = table.items[table.find(block)];
+    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    double sum = 0.0;
+    const auto square = [&sum](auto value) {
+        const double wide = static_cast<double>(value);
+        sum += wide * wide;
+        return value;
+    };
+    if (item.is_double) visit_chunk<false>(static_cast<double *>(item.grad), begin, end, item.vector != 0, square);
+    else visit_chunk<false>(static_cast<float *>(item.grad), begin, end, item.vector != 0, square);
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const double *partial, int64_t count, float *norm) {
+    __shared__ double shared[32];
+    double sum = 0.0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < count; i += kMultiBlock) sum += partial[i];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) *norm = static_cast<float>(sqrt(sum));
+}
+
+template <size_t bytes>
+__global__ void __launch_bounds__(kMultiBlock) k_grad_clip_norm(const __grid_constant__ GradTable<bytes> table, const float *norm, double max_norm) {
+    const double length = static_cast<double>(*norm);
+    if (!(length > max_norm) || length == CUDART_INF) return; /* NaN: not greater */
+    const double scale = max_norm / length;
+    uint32_t block;
+    const Item &item = table.items[table.find(block)];
+    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    if (item.is_double) {
+        visit_chunk<true>(static_cast<double *>(item.grad), begin, end, item.vector != 0, [scale](double g) { return g * scale; });
+    } else {
+        const float factor = static_cast<float>(scale);
+        visit_chunk<true>(static_cast<float *>(item.grad), begin, end, item.vector != 0, [factor](float g) { return g * factor; });
+    }
+}
+
+template <size_t bytes>
+__global__ void __launch_bounds__(kMultiBlock) k_grad_clip_value(const __grid_constant__ GradTable<bytes> table, double max_value) {
+    uint32_t block;
+    const Item &item = table.items[table.find(block)];
+    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    if (item.is_double) {
+        visit_chunk<true>(static_cast<double *>(item.grad), begin, end, item.vector != 0,
+                          [max_value](double g) { return g > max_value ? max_value : (g < -max_value ? -max_value : g); });
+    } else {
+        const float most = static_cast<float>(max_value);
+        visit_chunk<true>(static_cast<float *>(item.grad), begin, end, item.vector != 0,
+                          [most](float g) { return g > most ? most : (g < -most ? -most : g); });
+    }
+}
+
+/* Fills tables from the list and calls `launch_table(table)` for each. */
+template <size_t bytes, typename Launch>
+gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, Launch launch_table) {
+    GradTable<bytes> table;
+    int32_t k = 0;
+    while (k < count) {
+        table.count = 0;
+        for (; k < count; k++) {
+            const Item item = {list[k].grad, list[k].count, list[k].dtype == GT_DTYPE_F64, aligned(list[k].grad, 16)};
+            if (!table.add(item, list[k].count, kChunk)) break;
+        }
+        if (table.count > 0) GT_TRY(launch_table(table));
+        else if (k < count) GT_FAIL(GT_BAD_SHAPE, "gradient list: a gradient of %lld elements is too large", (long long)list[k].count);
+    }
+    return GT_OK;
+}
+
+template <typename Launch>
+gt_status for_tables(const gt__grad_list_item *list, int32_t count, Launch launch_table) {
+    for (int32_t k = 0; k < count; k++)
+        GT_REQUIRE(list[k].dtype == GT_DTYPE_F32 || list[k].dtype == GT_DTYPE_F64, GT_BAD_DTYPE, "gradient list: gradient %d has dtype %d, not f32 or f64",
+                   (int)k, (int)list[k].dtype);
+    if (count > GradTable<kSmallParameters>::kCapacity && large_parameters()) return for_tables_of<kLargeParameters>(list, count, launch_table);
+    return for_tables_of<kSmallParameters>(list, count, launch_table);
+}
+
+} // namespace
+
+gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm) {
+    int64_t blocks = 0;
+    for (int32_t k = 0; k < count; k++) blocks += ceil_div(list[k].count, kChunk);
+    void *memory = nullptr, *handle = nullptr;
+    if (blocks > 0) GT_TRY(gt__scratch_alloc(device->ctx, static_cast<size_t>(blocks) * sizeof(double), &memory, &handle));
+    double *partial = static_cast<double *>(memory);
+    int64_t done = 0;
+    gt_status status = for_tables(list, count, [&](const auto &table) {
+        constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
+        const gt_status st = launch2(device, nullptr, "gradient norm", k_grad_squares<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, partial + done);
+        done += table.blocks();
+        return st;
+    });
+    if (status == GT_OK)
+        status = launch2(device, nullptr, "gradient norm", k_grad_norm, 1u, 1u, kMultiBlock, 1u, static_cast<const double *>(partial), blocks, norm);
+    gt__scratch_free(device->ctx, handle);
+    return status;
+}
+
+gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm) {
+    return for_tables(list, count, [&](const auto &table) {
+        constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
+        return launch2(device, nullptr, "gradient clipping", k_grad_clip_norm<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, norm, max_norm);
+    });
+}
+
+gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value) {
+    return for_tables(list, count, [&](const auto &table) {
+        constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
+        return launch2(device, nullptr, "gradient clipping", k_grad_clip_value<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, max_value);
+    });
+}

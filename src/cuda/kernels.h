@@ -1,0 +1,119 @@
+/* The library's own CUDA kernels (k_*.cu), as C functions. gt__cuda_<op name> is the kernel of that op in the backend's table; they all
+ * queue on the device's compute stream and never wait. Matrix products and convolutions by cuBLASLt and cuDNN are in gemm.c and conv.c. */
+#ifndef GT_CUDA_KERNELS_H
+#define GT_CUDA_KERNELS_H
+
+#include "backend/backend.h"
+#include "core/op.h"
+
+GT_EXTERN_C_BEGIN
+
+#define GT__CUDA_KERNEL(name) gt_status gt__cuda_##name(gt__device *device, const gt__call *call)
+
+/* k_binary.cu: two tensors */
+GT__CUDA_KERNEL(add);
+GT__CUDA_KERNEL(sub);
+GT__CUDA_KERNEL(mul);
+GT__CUDA_KERNEL(div);
+GT__CUDA_KERNEL(maximum);
+GT__CUDA_KERNEL(minimum);
+GT__CUDA_KERNEL(equal);
+GT__CUDA_KERNEL(greater);
+GT__CUDA_KERNEL(tanh_backward);
+GT__CUDA_KERNEL(sigmoid_backward);
+GT__CUDA_KERNEL(relu_backward);
+GT__CUDA_KERNEL(gelu_backward);
+GT__CUDA_KERNEL(gelu_tanh_backward);
+GT__CUDA_KERNEL(silu_backward);
+
+/* k_unary.cu: one tensor */
+GT__CUDA_KERNEL(neg);
+GT__CUDA_KERNEL(abs);
+GT__CUDA_KERNEL(sign);
+GT__CUDA_KERNEL(square);
+GT__CUDA_KERNEL(sqrt);
+GT__CUDA_KERNEL(exp);
+GT__CUDA_KERNEL(log);
+GT__CUDA_KERNEL(tanh);
+GT__CUDA_KERNEL(sigmoid);
+GT__CUDA_KERNEL(relu);
+GT__CUDA_KERNEL(gelu);
+GT__CUDA_KERNEL(gelu_tanh);
+GT__CUDA_KERNEL(silu);
+GT__CUDA_KERNEL(add_scalar);
+GT__CUDA_KERNEL(mul_scalar);
+GT__CUDA_KERNEL(pow_scalar);
+
+/* k_random.cu */
+GT__CUDA_KERNEL(dropout);
+GT__CUDA_KERNEL(uniform);
+GT__CUDA_KERNEL(normal);
+
+/* k_copy.cu */
+GT__CUDA_KERNEL(cast);
+GT__CUDA_KERNEL(copy);
+GT__CUDA_KERNEL(fill);
+GT__CUDA_KERNEL(arange);
+GT__CUDA_KERNEL(slice_backward);
+GT__CUDA_KERNEL(concat);
+GT__CUDA_KERNEL(pad);
+
+/* k_reduce.cu, k_argmax.cu */
+GT__CUDA_KERNEL(sum);
+GT__CUDA_KERNEL(mean);
+GT__CUDA_KERNEL(max);
+GT__CUDA_KERNEL(argmax);
+
+/* k_bias.cu */
+GT__CUDA_KERNEL(bias_relu_backward);
+
+/* k_conv_direct.cu: any shape, every float dtype, no workspace. Slow; for what cuDNN has no engine for. */
+GT__CUDA_KERNEL(conv2d_direct); /* CONV2D and CONV2D_RELU */
+GT__CUDA_KERNEL(conv2d_backward_input_direct);
+GT__CUDA_KERNEL(conv2d_backward_weight_direct);
+
+/* k_pool.cu */
+GT__CUDA_KERNEL(max_pool2d);
+GT__CUDA_KERNEL(max_pool2d_backward);
+GT__CUDA_KERNEL(avg_pool2d);
+GT__CUDA_KERNEL(avg_pool2d_backward);
+GT__CUDA_KERNEL(adaptive_avg_pool2d);
+GT__CUDA_KERNEL(adaptive_avg_pool2d_backward);
+
+/* k_batch_norm.cu, k_layer_norm.cu */
+GT__CUDA_KERNEL(batch_norm);
+GT__CUDA_KERNEL(batch_norm_backward);
+GT__CUDA_KERNEL(layer_norm);
+GT__CUDA_KERNEL(layer_norm_backward);
+
+/* k_softmax.cu, k_loss.cu, k_embedding.cu */
+GT__CUDA_KERNEL(softmax);
+GT__CUDA_KERNEL(softmax_backward);
+GT__CUDA_KERNEL(log_softmax);
+GT__CUDA_KERNEL(log_softmax_backward);
+GT__CUDA_KERNEL(cross_entropy);
+GT__CUDA_KERNEL(cross_entropy_backward);
+GT__CUDA_KERNEL(embedding);
+GT__CUDA_KERNEL(embedding_backward);
+
+/* out[0], row-major = the mean of in[0] over the axes of `mask`. k_reduce.cu */
+gt_status gt__cuda_mean_axes(gt__device *device, const gt__call *call, uint32_t mask);
+
+/* k_update.cu, k_grad.cu: backend.h's multi-tensor calls */
+gt_status gt__cuda_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count);
+gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm);
+gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm);
+gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value);
+
+/* In place on y [rows, channels], row-major: y += bias (same dtype; NULL: nothing is added), then relu if `relu`. For when a library's epilogue
+ * cannot take them. k_bias.cu */
+gt_status gt__cuda_bias_act(gt__device *device, void *y, const void *bias, int64_t rows, int64_t channels, gt_dtype dtype, int32_t relu);
+/* A strided copy between two views of one shape, with dtype conversion; for padding and packing operands. k_copy.cu */
+gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt__meta *destination_meta, const void *source, const gt__meta *source_meta);
+
+/* What the kernels need from device.c: gt__cuda_stream and gt__cuda_error_slot of cuda_util.h, and: */
+int32_t gt__cuda_multiprocessors(const gt__device *device); /* how many the GPU has */
+
+#undef GT__CUDA_KERNEL
+GT_EXTERN_C_END
+#endif
