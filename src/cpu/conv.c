@@ -3,6 +3,7 @@
 #include "cpu/copy.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
+#include "cpu/map.h"
 #include "cpu/onednn.h"
 
 /* What a run of k = (kernel row, kernel column, channel) at grid point i = (image, row, column) is made of. */
@@ -128,7 +129,8 @@ static gt_status conv2d(gt__device *device, const gt__call *call, bool relu)
     const gt_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
     gt_tensor *y = call->out[0];
     if (y->meta.numel == 0) return GT_OK;
-    gt_status status = gt__onednn_conv2d(device, call, relu);
+    gt_status status = gt__onednn_conv2d(device, call);
+    if (status == GT_OK && relu) gt__cpu_relu_in_place(device, gt__data(y), y->meta.numel);
     if (status != GT_NOT_SUPPORTED) return status;
 
     conv_sizes s = sizes_of(call, x->meta.shape, w->meta.shape, y->meta.shape);

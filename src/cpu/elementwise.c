@@ -118,6 +118,22 @@ SCALAR(add_scalar, 1, x + s)
 SCALAR(mul_scalar, 1, x *s)
 SCALAR(pow_scalar, 32, pow(x, s))
 
+typedef struct relu_job {
+    float *y;
+} relu_job;
+
+static void relu_range(void *argument, int64_t begin, int64_t end)
+{
+    float *y = ((relu_job *)argument)->y + begin;
+    relu_f32(end - begin, y, y, NULL, NULL);
+}
+
+void gt__cpu_relu_in_place(gt__device *device, float *y, int64_t n)
+{
+    relu_job job = {y};
+    gt__cpu_for(device, n, gt__cpu_grain(1), relu_range, &job);
+}
+
 /* --- gradients: x is dy; y is the forward's result or input --------------------------------------------------------------------------- */
 
 FLOATS(LOOP_BINARY, tanh_backward, 2, x *((T)1 - y * y))

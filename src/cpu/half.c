@@ -40,12 +40,17 @@ void gt__f32_to_f16_array(uint16_t *to, const float *from, int64_t n)
     for (; i < n; i++) to[i] = gt__f32_to_f16(from[i]);
 }
 
-GT__CPU_CLONES void gt__bf16_to_f32_array(float *to, const uint16_t *from, int64_t n)
+/* Clones are static: clang gives an exported one another name than its callers elsewhere look for. */
+GT__CPU_CLONES static void bf16_to_f32(float *to, const uint16_t *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) to[i] = gt__bf16_to_f32(from[i]);
 }
 
-GT__CPU_CLONES void gt__f32_to_bf16_array(uint16_t *to, const float *from, int64_t n)
+GT__CPU_CLONES static void f32_to_bf16(uint16_t *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) to[i] = gt__f32_to_bf16(from[i]);
 }
+
+void gt__bf16_to_f32_array(float *to, const uint16_t *from, int64_t n) { bf16_to_f32(to, from, n); }
+
+void gt__f32_to_bf16_array(uint16_t *to, const float *from, int64_t n) { f32_to_bf16(to, from, n); }

@@ -20,6 +20,9 @@ typedef struct gt__map_functions {
 /* out[0] = f(in[0], in[1]) with broadcasting; in[1] only if call->n_in is 2. */
 gt_status gt__cpu_map(gt__device *device, const gt__call *call, const gt__map_functions *functions, const void *parameter);
 
+/* y[i] = relu(y[i]) for n dense elements of f32: what follows a library's product in a fused op. */
+void gt__cpu_relu_in_place(gt__device *device, float *y, int64_t n);
+
 /* Where a walk over an iteration stands: calls `run` for each stretch of its innermost axis between the flat positions begin and end, with each operand's offset
  * in elements. */
 typedef void (*gt__run_fn)(void *argument, const int64_t *offsets, int64_t position, int64_t n);

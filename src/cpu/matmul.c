@@ -1,6 +1,7 @@
 /* matmul, linear and linear_relu; the gradient of a fused relu with its bias. */
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
+#include "cpu/map.h"
 #include "cpu/onednn.h"
 #include "cpu/target.h"
 
@@ -38,7 +39,8 @@ static gt_status linear(gt__device *device, const gt__call *call, bool relu)
     const gt_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
     gt_tensor *y = call->out[0];
     if (y->meta.numel == 0) return GT_OK;
-    gt_status status = gt__onednn_linear(device, call, relu);
+    gt_status status = gt__onednn_linear(device, call);
+    if (status == GT_OK && relu) gt__cpu_relu_in_place(device, gt__data(y), y->meta.numel);
     if (status != GT_NOT_SUPPORTED) return status;
 
     gt__gemm gemm = {.m = y->meta.shape[0],

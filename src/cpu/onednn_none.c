@@ -23,19 +23,17 @@ gt_status gt__onednn_matmul(gt__device *device, const gt__call *call)
     return GT_NOT_SUPPORTED;
 }
 
-gt_status gt__onednn_linear(gt__device *device, const gt__call *call, bool relu)
+gt_status gt__onednn_linear(gt__device *device, const gt__call *call)
 {
     (void)device;
     (void)call;
-    (void)relu;
     return GT_NOT_SUPPORTED;
 }
 
-gt_status gt__onednn_conv2d(gt__device *device, const gt__call *call, bool relu)
+gt_status gt__onednn_conv2d(gt__device *device, const gt__call *call)
 {
     (void)device;
     (void)call;
-    (void)relu;
     return GT_NOT_SUPPORTED;
 }
 

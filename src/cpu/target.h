@@ -15,7 +15,7 @@
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__OPTIMIZE__) && !defined(GT__CPU_SANITIZED) && \
     (!defined(__clang__) || __clang_major__ >= 14)
-#define GT__CPU_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
+#define GT__CPU_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define GT__CPU_CLONES
 #endif
