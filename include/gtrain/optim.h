@@ -57,7 +57,7 @@ GT_API gt_status gt_optimizer_set_learning_rate(gt_optimizer *optimizer, double 
 GT_API double gt_optimizer_learning_rate(const gt_optimizer *optimizer); /* @since 0.1 */
 GT_API int32_t gt_optimizer_parameter_count(const gt_optimizer *optimizer); /* @since 0.1 */
 
-/* Scales all gradients so that their global 2-norm is at most max_norm. *norm (may be NULL) gets an f32 scalar tensor of the norm before, in the
+/* Scales all gradients so that their global 2-norm is at most max_norm. *norm (may be NULL) gets an f64 scalar tensor of the norm before, in the
  * innermost scope, so that nothing waits. A norm that is not finite leaves the gradients. NO_GRADS if there are none. @since 0.1 */
 GT_API gt_status gt_optimizer_clip_grad_norm(gt_optimizer *optimizer, double max_norm, gt_tensor **norm);
 /* Clamps each gradient element to [-max_value, max_value]; NaN stays. @since 0.1 */

@@ -109,10 +109,10 @@ struct gt__backend {
 
     /* Multi-tensor calls: one launch for many parameters. */
     gt_status (*update)(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count);
-    /* *norm (device f32 scalar) = 2-norm over the whole list, summed in f64. */
-    gt_status (*grad_norm)(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm);
+    /* *norm (device f64 scalar) = 2-norm over the whole list, summed in f64: that of finite f32 gradients may be beyond f32. */
+    gt_status (*grad_norm)(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm);
     /* Scales by min(1, max_norm / *norm) where *norm (device) is finite; leaves the list where it is not. */
-    gt_status (*grad_clip_norm)(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm);
+    gt_status (*grad_clip_norm)(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm);
     gt_status (*grad_clip_value)(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value);
 };
 

@@ -161,10 +161,29 @@ static gt_status check_result(const gt__node *node, int32_t k, const gt_tensor *
     return GT_OK;
 }
 
+static void let_go(gt_tensor **slot, gt_tensor **view) {
+    gt_tensor *tensor = *slot;
+    *slot = NULL;
+    *view = NULL;
+    gt_tensor_release(tensor);
+}
+
+void gt__grad_done_dy(gt__grad *grad, int k) { let_go(&grad->node->pending[k], &grad->dy[k]); }
+
+/* If the rule fails after this, the node must not be tried again. */
+static void let_go_saved(gt__grad *grad, gt__saved *saved, gt_tensor **view) {
+    if (grad->retain) return;
+    grad->node->freed = true;
+    let_go(&saved->tensor, view);
+}
+
+void gt__grad_done_in(gt__grad *grad, int k) { let_go_saved(grad, &grad->node->saved_in[k], &grad->in[k]); }
+void gt__grad_done_out(gt__grad *grad, int k) { let_go_saved(grad, &grad->node->saved_out[k], &grad->out[k]); }
+
 /* Runs the gradient rule and counts its results. The rule's temporaries go with its scope. */
-static gt_status apply_rule(gt__node *node, gt_tensor **dx) {
+static gt_status apply_rule(gt__node *node, bool retain, gt_tensor **dx) {
     gt_context *ctx = node->ctx;
-    gt__grad grad = {.ctx = ctx, .attr = &node->attr, .op = node->op, .in_meta = node->in_meta, .needs = node->needs, .n_in = node->n_in, .dx = dx};
+    gt__grad grad = {.ctx = ctx, .attr = &node->attr, .op = node->op, .in_meta = node->in_meta, .needs = node->needs, .n_in = node->n_in, .node = node, .retain = retain, .dx = dx};
     for (int k = 0; k < GT__MAX_SAVED_IN; ++k) GT_TRY(unpack(node, &node->saved_in[k], "input", k, &grad.in[k]));
     for (int k = 0; k < GT__MAX_OUT; ++k) GT_TRY(unpack(node, &node->saved_out[k], "output", k, &grad.out[k]));
     for (int k = 0; k < node->n_out; ++k) {
@@ -205,7 +224,7 @@ static gt_status run_node(engine *e, gt__node *node) {
         dx = gt__calloc((size_t)node->n_in, sizeof *dx);
         if (dx == NULL) return GT_OUT_OF_HOST_MEMORY;
     }
-    gt_status status = apply_rule(node, dx);
+    gt_status status = apply_rule(node, e->retain, dx);
     gt__node_drop_pending(node);
     for (int32_t k = 0; k < node->n_in; ++k) {
         if (dx[k] == NULL) continue;

@@ -73,6 +73,8 @@ typedef struct gt__grad {
     const gt__meta *in_meta;           /* n_in metas, saved or not */
     const uint8_t *needs;              /* needs[k] != 0: the gradient of input k is wanted */
     int32_t n_in;
+    struct gt__node *node;             /* for gt__grad_done_* */
+    bool retain;                       /* another backward will want what was saved */
     gt_tensor **dx;                    /* n_in results, NULL at first. Shape of the input; dtype of the input, or f32 for a half. Leaving NULL means zero */
 } gt__grad;
 
@@ -98,6 +100,11 @@ gt_tensor *gt__op2(gt__op_id op, gt_tensor *a, gt_tensor *b, const gt__attrs *at
 gt_status gt__op_multi(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, uint32_t want, gt_tensor **out);
 /* Writes into an existing tensor (FILL, COPY, UNIFORM …). Not recorded; does not touch the version. */
 gt_status gt__op_into(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, gt_tensor *out);
+
+/* A gradient rule that is done with dy[k], in[k] or out[k] lets go of it, so that its memory serves the rest of the rule. */
+void gt__grad_done_dy(gt__grad *grad, int k);
+void gt__grad_done_in(gt__grad *grad, int k);
+void gt__grad_done_out(gt__grad *grad, int k);
 
 /* --- helpers for shape rules and kernels -----------------------------------------------------------------------------------------------
  * `conv2d "block1.conv"`: the call's op and, inside a module, its path. */

@@ -144,7 +144,7 @@ static void norm_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm)
+gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm)
 {
     enum { PARTS = 256 };
     double sums[PARTS], total = 0;
@@ -154,9 +154,7 @@ gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, 
         gt__cpu_for(device, parts, 1, norm_range, &job);
         for (int64_t part = 0; part < parts; part++) total += sums[part];
     }
-    /* A finite norm beyond f32's range is reported as its largest value: an infinite one would say that a gradient is. */
-    double root = sqrt(total);
-    *norm = root - root == 0.0 && root > (double)FLT_MAX ? FLT_MAX : (float)root;
+    *norm = sqrt(total);
     return GT_OK;
 }
 
@@ -174,7 +172,8 @@ static void clip_range(void *argument, int64_t begin, int64_t end)
         for (int64_t i = begin; i < end; i++) g[i] = job->scale ? g[i] * bound : g[i] > bound ? bound : g[i] < -bound ? -bound : g[i];
     } else {
         float *g = job->item->grad, bound = (float)job->value;
-        for (int64_t i = begin; i < end; i++) g[i] = job->scale ? g[i] * bound : g[i] > bound ? bound : g[i] < -bound ? -bound : g[i];
+        double scale = job->value; /* may be too small for f32 */
+        for (int64_t i = begin; i < end; i++) g[i] = job->scale ? (float)((double)g[i] * scale) : g[i] > bound ? bound : g[i] < -bound ? -bound : g[i];
     }
 }
 
@@ -187,9 +186,9 @@ static gt_status clip(gt__device *device, const gt__grad_list_item *list, int32_
     return GT_OK;
 }
 
-gt_status gt__cpu_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm)
+gt_status gt__cpu_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm)
 {
-    double length = (double)*norm;
+    double length = *norm;
     if (!(length - length == 0.0) || length <= max_norm) return GT_OK;
     return clip(device, list, count, max_norm / length, true);
 }

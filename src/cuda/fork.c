@@ -77,11 +77,11 @@ static gt_status forked_update(gt__device *device, const gt__update_rule *rule, 
     (void)device, (void)rule, (void)list, (void)count;
     return forked();
 }
-static gt_status forked_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm) {
+static gt_status forked_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm) {
     (void)device, (void)list, (void)count, (void)norm;
     return forked();
 }
-static gt_status forked_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm) {
+static gt_status forked_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm) {
     (void)device, (void)list, (void)count, (void)norm, (void)max_norm;
     return forked();
 }

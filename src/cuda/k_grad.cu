@@ -56,18 +56,18 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_const
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const double *partial, int64_t count, float *norm) {
+__global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const double *partial, int64_t count, double *norm) {
     __shared__ double shared[32];
     double sum = 0.0;
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += kMultiBlock) sum += partial[i];
     sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) *norm = static_cast<float>(sqrt(sum));
+    if (threadIdx.x == 0) *norm = sqrt(sum);
 }
 
 template <size_t bytes>
-__global__ void __launch_bounds__(kMultiBlock) k_grad_clip_norm(const __grid_constant__ GradTable<bytes> table, const float *norm, double max_norm) {
-    const double length = static_cast<double>(*norm);
+__global__ void __launch_bounds__(kMultiBlock) k_grad_clip_norm(const __grid_constant__ GradTable<bytes> table, const double *norm, double max_norm) {
+    const double length = *norm;
     if (!(length > max_norm) || length == CUDART_INF) return; /* NaN: not greater */
     const double scale = max_norm / length;
     uint32_t block;
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_clip_norm(const __grid_con
     if (item.is_double) {
         visit_chunk<true>(static_cast<double *>(item.grad), begin, end, item.vector != 0, [scale](double g) { return g * scale; });
     } else {
-        const float factor = static_cast<float>(scale);
-        visit_chunk<true>(static_cast<float *>(item.grad), begin, end, item.vector != 0, [factor](float g) { return g * factor; });
+        /* In double: the scale may be too small for f32. */
+        visit_chunk<true>(static_cast<float *>(item.grad), begin, end, item.vector != 0, [scale](float g) { return static_cast<float>(g * scale); });
     }
 }
 
@@ -124,7 +124,7 @@ gt_status for_tables(const gt__grad_list_item *list, int32_t count, Launch launc
 
 } // namespace
 
-gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, float *norm) {
+gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm) {
     int64_t blocks = 0;
     for (int32_t k = 0; k < count; k++) blocks += ceil_div(list[k].count, kChunk);
     void *memory = nullptr, *handle = nullptr;
@@ -143,7 +143,7 @@ gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list,
     return status;
 }
 
-gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const float *norm, double max_norm) {
+gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm) {
     return for_tables(list, count, [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
         return launch2(device, nullptr, "gradient clipping", k_grad_clip_norm<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, norm, max_norm);

@@ -29,9 +29,11 @@ __device__ __forceinline__ double math_pow(double x, double y) { return pow(x, y
 __device__ __forceinline__ float math_abs(float x) { return fabsf(x); }
 __device__ __forceinline__ double math_abs(double x) { return fabs(x); }
 
+/* By exp(-|x|), which neither overflows nor loses small results. */
 template <typename C>
 __device__ __forceinline__ C sigmoid(C x) {
-    return C(1) / (C(1) + math_exp(-x));
+    const C e = math_exp(-math_abs(x)), r = C(1) / (C(1) + e);
+    return x < C(0) ? e * r : r; /* NaN stays */
 }
 template <typename C>
 __device__ __forceinline__ C gelu(C x) {

@@ -102,27 +102,18 @@ gt_status gt__shape_conv2d_backward_weight(gt__call *call) {
 }
 
 gt_status gt__grad_conv2d(gt__grad *grad) {
-    gt_tensor *dz = grad->dy[0];
-    bool product = grad->needs[0] || grad->needs[1], bias = grad->needs[2] != 0;
-    if (grad->op == GT__OP_CONV2D_RELU && bias) {
-        gt_tensor *in[2] = {dz, grad->out[0]}, *out[GT__MAX_OUT] = {NULL, NULL, NULL};
-        GT_TRY(gt__op_multi(GT__OP_BIAS_RELU_BACKWARD, in, 2, NULL, product ? 3 : 2, out));
-        dz = out[0];
-        grad->dx[2] = out[1];
-    } else if (grad->op == GT__OP_CONV2D_RELU) {
-        GT__TRY_TENSOR(dz, gt__op2(GT__OP_RELU_BACKWARD, dz, grad->out[0], NULL));
-    } else if (bias) {
-        GT__TRY_TENSOR(grad->dx[2], gt__sum_axes(dz, 1u << 0 | 1u << 2 | 1u << 3, 0));
-    }
+    gt_tensor *dz;
+    GT_TRY(gt__grad_bias_relu(grad, grad->op == GT__OP_CONV2D_RELU, 1u << 0 | 1u << 2 | 1u << 3, &dz));
     gt__attrs attr = *grad->attr;
     attr.conv.activation = GT_ACTIVATION_NONE;
-    if (grad->needs[0]) {
-        memcpy(attr.conv.shape, grad->in_meta[0].shape, sizeof attr.conv.shape);
-        GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_CONV2D_BACKWARD_INPUT, dz, grad->in[1], &attr));
-    }
     if (grad->needs[1]) {
         memcpy(attr.conv.shape, grad->in_meta[1].shape, sizeof attr.conv.shape);
         GT__TRY_TENSOR(grad->dx[1], gt__op2(GT__OP_CONV2D_BACKWARD_WEIGHT, dz, grad->in[0], &attr));
+    }
+    gt__grad_done_in(grad, 0);
+    if (grad->needs[0]) {
+        memcpy(attr.conv.shape, grad->in_meta[0].shape, sizeof attr.conv.shape);
+        GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_CONV2D_BACKWARD_INPUT, dz, grad->in[1], &attr));
     }
     return GT_OK;
 }

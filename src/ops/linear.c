@@ -144,21 +144,32 @@ gt_status gt__shape_bias_relu_backward(gt__call *call) {
     return gt__out_shape(call, 1, dy->meta.dtype, 1, &dy->meta.shape[1]);
 }
 
-gt_status gt__grad_linear(gt__grad *grad) {
-    gt_tensor *dz = grad->dy[0];
+gt_status gt__grad_bias_relu(gt__grad *grad, bool relu, uint32_t bias_axes, gt_tensor **dz) {
     bool product = grad->needs[0] || grad->needs[1], bias = grad->needs[2] != 0;
-    if (grad->op == GT__OP_LINEAR_RELU && bias) {
-        gt_tensor *in[2] = {dz, grad->out[0]}, *out[GT__MAX_OUT] = {NULL, NULL, NULL};
+    *dz = grad->dy[0];
+    if (relu && bias) {
+        gt_tensor *in[2] = {grad->dy[0], grad->out[0]}, *out[GT__MAX_OUT] = {NULL, NULL, NULL};
         GT_TRY(gt__op_multi(GT__OP_BIAS_RELU_BACKWARD, in, 2, NULL, product ? 3 : 2, out));
-        dz = out[0];
+        *dz = out[0];
         grad->dx[2] = out[1];
-    } else if (grad->op == GT__OP_LINEAR_RELU) {
-        GT__TRY_TENSOR(dz, gt__op2(GT__OP_RELU_BACKWARD, dz, grad->out[0], NULL));
+    } else if (relu) {
+        GT__TRY_TENSOR(*dz, gt__op2(GT__OP_RELU_BACKWARD, grad->dy[0], grad->out[0], NULL));
     } else if (bias) {
-        GT__TRY_TENSOR(grad->dx[2], gt__sum_axes(dz, 1, 0));
+        GT__TRY_TENSOR(grad->dx[2], gt__sum_axes(grad->dy[0], bias_axes, 0));
     }
-    if (grad->needs[0]) GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_MATMUL, dz, grad->in[1], NULL));
+    if (relu) {
+        gt__grad_done_dy(grad, 0);
+        gt__grad_done_out(grad, 0);
+    }
+    return GT_OK;
+}
+
+gt_status gt__grad_linear(gt__grad *grad) {
+    gt_tensor *dz;
+    GT_TRY(gt__grad_bias_relu(grad, grad->op == GT__OP_LINEAR_RELU, 1u << 0, &dz));
     if (grad->needs[1]) GT__TRY_TENSOR(grad->dx[1], gt__op2(GT__OP_MATMUL, gt__swap_last(dz), grad->in[0], NULL));
+    gt__grad_done_in(grad, 0);
+    if (grad->needs[0]) GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_MATMUL, dz, grad->in[1], NULL));
     return GT_OK;
 }
 

@@ -57,6 +57,10 @@ gt_status gt__out_shape(gt__call *call, int32_t k, gt_dtype dtype, int32_t ndim,
 /* An output like a tensor, keeping its layout if that is dense. */
 void gt__out_like(gt__call *call, int32_t k, const gt__meta *like);
 
+/* The part that linear's and conv2d's gradients share: *dz is the gradient before the activation, dx[2] the bias's, summed over `bias_axes`. With relu, dy and
+ * the saved result are let go of. */
+gt_status gt__grad_bias_relu(gt__grad *grad, bool relu, uint32_t bias_axes, gt_tensor **dz);
+
 /* --- gradient rules ----------------------------------------------------------------------------------------------------------- */
 gt_status gt__status_of_null(void);
 /* result = expr, or return the error that made it NULL. */

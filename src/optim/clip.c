@@ -32,7 +32,7 @@ gt_status gt_optimizer_clip_grad_norm(gt_optimizer *optimizer, double max_norm, 
     GT_TRY(gt__optimizer_context(optimizer, "gt_optimizer_clip_grad_norm", &ctx));
     GT_TRY(collect(optimizer, "gt_optimizer_clip_grad_norm", &count));
     gt__meta meta;
-    GT_TRY(gt__meta_make(&meta, GT_DTYPE_F32, 0, NULL, "gt_optimizer_clip_grad_norm"));
+    GT_TRY(gt__meta_make(&meta, GT_DTYPE_F64, 0, NULL, "gt_optimizer_clip_grad_norm"));
     gt_tensor *total = gt__tensor_new_for(ctx, &meta, GT_MEMORY_TEMPORARY, "clip_grad_norm");
     if (total == NULL) return gt_last_error()->status;
     int32_t previous = gt__enter(ctx);

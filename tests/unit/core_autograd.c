@@ -220,3 +220,42 @@ TEST_DEVICES(contract, M2_keeping_losses_keeps_no_graph) {
     for (int i = 0; i < STEPS; ++i) gt_tensor_release(losses[i]);
     gt_tensor_release(w);
 }
+
+TEST_DEVICES(unit, backward_releases_memory_as_it_goes) {
+    gt_context *ctx = test_context(t);
+    const int64_t image[4] = {8, 16, 64, 64}, kernel[4] = {16, 16, 1, 1}, bias[1] = {16}; /* 2 MiB each image */
+    const uint64_t mib = 1u << 20;
+    gt_conv2d_options options;
+    CHECK_OK(gt_conv2d_options_init(&options, sizeof options));
+    options.activation = GT_ACTIVATION_RELU;
+    CHECK_OK(gt_context_set_workspace_limit(ctx, 0));
+    gt_tensor *w = CHECK_TENSOR(gt_tensor_full(ctx, GT_DTYPE_F32, 4, kernel, 0.01));
+    gt_tensor *b = CHECK_TENSOR(gt_tensor_full(ctx, GT_DTYPE_F32, 1, bias, 0.01));
+    CHECK_OK(gt_tensor_set_requires_grad(w, 1));
+    CHECK_OK(gt_tensor_set_requires_grad(b, 1));
+    CHECK_OK(gt_scope_begin(ctx));
+    gt_tensor *x = gt_tensor_retain(CHECK_TENSOR(gt_tensor_full(ctx, GT_DTYPE_F32, 4, image, 1)));
+    CHECK_OK(gt_scope_end(ctx));
+    for (int i = 0; i < 6; ++i) {
+        CHECK_OK(gt_scope_begin(ctx));
+        gt_tensor *y = gt_tensor_retain(CHECK_TENSOR(gt_conv2d(x, w, b, &options)));
+        CHECK_OK(gt_scope_end(ctx));
+        gt_tensor_release(x);
+        x = y;
+    }
+    CHECK_OK(gt_scope_begin(ctx));
+    gt_tensor *loss = CHECK_TENSOR(gt_sum(x, NULL, 0, 0));
+    gt_tensor_release(x); /* only the record keeps the activations: x and six results */
+    gt_memory_stats stats;
+    CHECK_OK(gt_memory_stats_init(&stats, sizeof stats));
+    CHECK_OK(gt_memory_get_stats(ctx, &stats));
+    CHECK(stats.in_use >= 14 * mib && stats.in_use < 15 * mib);
+    CHECK_OK(gt_memory_reset_peak(ctx));
+    CHECK_OK(gt_backward(loss));
+    CHECK_OK(gt_memory_get_stats(ctx, &stats));
+    CHECK(stats.in_use < mib);
+    CHECK(stats.peak_in_use < 19 * mib); /* never more than two gradients beside them: a result goes when its gradient was applied */
+    CHECK_OK(gt_scope_end(ctx));
+    gt_tensor_release(w);
+    gt_tensor_release(b);
+}
