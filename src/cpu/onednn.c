@@ -7,15 +7,22 @@
 #include "cpu/onednn_cache.h"
 
 #include <stdio.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #ifdef GTRAIN_HAVE_OPENMP
 #include <omp.h>
+#else
+/* Where we are built without OpenMP (clang) but oneDNN with it, oneDNN brings these. */
+extern int omp_get_max_threads(void) __attribute__((weak));
+extern void omp_set_num_threads(int threads) __attribute__((weak));
 #endif
 
 struct gt__onednn {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     gt__onednn_cache *cache;
+    pid_t owner; /* in the child of a fork, oneDNN's threads are gone, and it may wait for them for ever */
 };
 
 enum { KIND_MATMUL = 1, KIND_FORWARD, KIND_BACKWARD_DATA, KIND_BACKWARD_WEIGHTS };
@@ -48,8 +55,15 @@ gt_status gt__onednn_create(int32_t threads, gt__onednn **out)
         return gt__error_raise(GT_LIBRARY, __FILE__, __LINE__, (int64_t)status, "dnnl_status_t", NULL, "oneDNN cannot make its CPU engine: status %d",
                                (int)status);
     }
+    onednn->owner = getpid();
     *out = onednn;
     return GT_OK;
+}
+
+static bool usable(gt__device *device)
+{
+    const gt__onednn *onednn = gt__cpu(device)->onednn;
+    return onednn && onednn->owner == getpid();
 }
 
 const char *gt__onednn_version(char *buffer, size_t size)
@@ -62,23 +76,17 @@ const char *gt__onednn_version(char *buffer, size_t size)
 /* oneDNN runs on as many threads as OpenMP would use in the calling thread: ours while a call lasts, then the caller's again. */
 static int threads_enter(int threads)
 {
-#ifdef GTRAIN_HAVE_OPENMP
+#ifndef GTRAIN_HAVE_OPENMP
+    if (!omp_get_max_threads || !omp_set_num_threads) return threads;
+#endif
     int previous = omp_get_max_threads();
     if (previous != threads) omp_set_num_threads(threads);
     return previous;
-#else
-    return threads;
-#endif
 }
 
 static void threads_leave(int threads, int previous)
 {
-#ifdef GTRAIN_HAVE_OPENMP
     if (previous != threads) omp_set_num_threads(previous);
-#else
-    (void)threads;
-    (void)previous;
-#endif
 }
 
 /* --- building plans --------------------------------------------------------------------------------------------------------------------------- */
@@ -298,7 +306,7 @@ static gt_status find_and_run(gt__device *device, const gt__call *call, gt__oned
                               const run_data *data)
 {
     gt__cpu_device *cpu = gt__cpu(device);
-    int threads = gt__pool_threads(cpu->pool); /* 1 in the child of a fork */
+    int threads = cpu->threads;
     key->numbers[1] = threads;
     int previous = threads_enter(threads);
     gt__onednn_plan *plan = find_plan(cpu->onednn, key, matmul, conv);
@@ -354,9 +362,9 @@ static void matmul_key(const matmul_shape *s, gt__onednn_key *key)
 }
 _Static_assert(4 + 6 * GT_MAX_DIMS <= GT__ONEDNN_KEY, "a product's description must fit the key");
 
-static bool worth_it(const gt__device *device, const gt_tensor *c, int64_t k)
+static bool worth_it(gt__device *device, const gt_tensor *c, int64_t k)
 {
-    return gt__cpu((gt__device *)(uintptr_t)device)->onednn && c->meta.dtype == GT_DTYPE_F32 && k > 0 && (double)c->meta.numel * (double)k >= WORTH_A_CALL;
+    return usable(device) && c->meta.dtype == GT_DTYPE_F32 && k > 0 && (double)c->meta.numel * (double)k >= WORTH_A_CALL;
 }
 
 gt_status gt__onednn_matmul(gt__device *device, const gt__call *call)
@@ -394,7 +402,7 @@ gt_status gt__onednn_linear(gt__device *device, const gt__call *call)
 static gt_status convolve(gt__device *device, const gt__call *call, int64_t kind, const gt_tensor *x, const gt_tensor *w, const gt_tensor *bias,
                           const gt_tensor *y)
 {
-    if (!gt__cpu(device)->onednn || x->meta.dtype != GT_DTYPE_F32 || w->meta.dtype != GT_DTYPE_F32 || y->meta.dtype != GT_DTYPE_F32) return GT_NOT_SUPPORTED;
+    if (!usable(device) || x->meta.dtype != GT_DTYPE_F32 || w->meta.dtype != GT_DTYPE_F32 || y->meta.dtype != GT_DTYPE_F32) return GT_NOT_SUPPORTED;
     const int64_t *ws = w->meta.shape;
     int64_t groups = call->attr.conv.groups, grouped = groups > 1;
     conv_shape s = {.kind = kind, .w_ndim = grouped ? 5 : 4, .has_bias = bias != NULL, .bias = {ws[0]}};

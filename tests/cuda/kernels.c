@@ -16,12 +16,14 @@ typedef struct training {
 /* Sizes from 0 to a few chunks, odd ones too, in every dtype in turn. */
 static void training_begin(gt_context *ctx, training *run, int count, const gt_optimizer_options *options) {
     static const gt_dtype dtypes[] = {GT_DTYPE_F32, GT_DTYPE_F16, GT_DTYPE_F32, GT_DTYPE_BF16, GT_DTYPE_F64};
+    CHECK_OK(gt_scope_begin(ctx));
     for (int k = 0; k < count; k++) {
         const int64_t size = k % 97 == 0 ? 9001 + k : k % 37;
         gt_tensor *p = CHECK_TENSOR(exact_numbers(ctx, dtypes[k % 5], 1, &size, (uint32_t)k + 1));
         CHECK_OK(gt_tensor_set_requires_grad(p, 1));
-        run->parameters[k] = p;
+        run->parameters[k] = gt_tensor_retain(p);
     }
+    CHECK_OK(gt_scope_end(ctx));
     CHECK_OK(gt_optimizer_create(options, run->parameters, count, &run->optimizer));
 }
 

@@ -16,14 +16,15 @@
 
 typedef struct cover {
     unsigned char *hits;
-    int64_t shortest, n;
+    int64_t shortest;
 } cover;
 
 static void count_range(void *argument, int64_t begin, int64_t end)
 {
     cover *c = argument;
     for (int64_t i = begin; i < end; i++) c->hits[i]++;
-    if (end - begin < c->shortest) __atomic_store_n(&c->shortest, end - begin, __ATOMIC_RELAXED);
+    int64_t shortest = __atomic_load_n(&c->shortest, __ATOMIC_RELAXED);
+    while (end - begin < shortest && !__atomic_compare_exchange_n(&c->shortest, &shortest, end - begin, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
 }
 
 TEST(unit, parallel_for_covers_each_index_once)
@@ -37,14 +38,14 @@ TEST(unit, parallel_for_covers_each_index_once)
         for (int s = 0; s < 8; s++) {
             for (int g = 0; g < 4; g++) {
                 memset(hits, 0, sizeof hits);
-                cover c = {hits, INT64_MAX, sizes[s]};
+                cover c = {hits, INT64_MAX};
                 gt__parallel_for(pool, sizes[s], grains[g], count_range, &c);
                 for (int64_t i = 0; i < (int64_t)sizeof hits; i++) EXPECT_EQ_INT(hits[i], i < sizes[s]);
                 if (sizes[s] >= grains[g]) EXPECT(c.shortest >= grains[g]);
             }
         }
         for (int i = 0; i < 2000; i++) {
-            cover c = {hits, INT64_MAX, 8};
+            cover c = {hits, INT64_MAX};
             gt__parallel_for(pool, 8, 1, count_range, &c);
         }
         gt__pool_destroy(pool);
