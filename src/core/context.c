@@ -95,7 +95,9 @@ const char *gt_context_device_name(const gt_context *ctx) { return ctx ? ctx->de
 
 gt_status gt__check_device(gt_context *ctx) {
     gt__device_error error = {0};
+    int32_t previous = gt__enter(ctx);
     ctx->backend->take_error(ctx->device, &error);
+    gt__leave(ctx, previous);
     if (error.status == GT_OK) return GT_OK;
     const char *op = error.op >= 0 && error.op < GT__OP_COUNT ? gt__op_table[error.op].name : "op";
     GT_FAIL_HINT(error.status, "check the data set's labels; the row was left out of the loss", "%s: row %lld has label %lld, there are %lld classes", op,

@@ -11,9 +11,13 @@ GT_EXTERN_C_BEGIN
 
 /* The compute stream of a CUDA device. */
 cudaStream_t gt__cuda_stream(gt__device *device);
-/* Where kernels report what only the device knows, as an address that the device can write (mapped host memory). The first error wins: a
- * kernel claims the slot by atomicCAS_system on `status`, 0 to the code, and fills the rest after it. */
-gt__device_error *gt__cuda_error_slot(gt__device *device);
+/* Where kernels report what only the device knows. The first error wins: a kernel claims the slot in device memory, since not every machine has
+ * atomics on host memory, and then writes the record, which lies in mapped host memory so that looking at it costs no copy. */
+typedef struct gt__error_slot {
+    gt__device_error *record;
+    int *claimed; /* 0 until the first error */
+} gt__error_slot;
+gt__error_slot gt__cuda_error_slot(gt__device *device);
 
 /* Raises what a failed CUDA runtime call means and returns that status: OUT_OF_MEMORY for cudaErrorMemoryAllocation, else LIBRARY. `call`
  * is the call's text. Clears the runtime's last error, which is ours: a later check of the host program must not find it. */

@@ -99,7 +99,9 @@ static gt_status open_inside(gt__cuda_device *cuda) {
     GT_TRY_CUDA(cudaHostAlloc((void **)&cuda->error_host, SLOT_BYTES, cudaHostAllocMapped));
     memset(cuda->error_host, 0, SLOT_BYTES);
     cuda->probe_host = (unsigned char *)cuda->error_host + PROBE_OFFSET;
-    GT_TRY_CUDA(cudaHostGetDevicePointer((void **)&cuda->error_device, cuda->error_host, 0));
+    GT_TRY_CUDA(cudaHostGetDevicePointer((void **)&cuda->error_slot.record, cuda->error_host, 0));
+    GT_TRY_CUDA(cudaMalloc((void **)&cuda->error_slot.claimed, sizeof(int)));
+    GT_TRY_CUDA(cudaMemsetAsync(cuda->error_slot.claimed, 0, sizeof(int), cuda->compute));
     GT_TRY_CUBLAS(cublasLtCreate(&cuda->lt));
     return GT_OK;
 }
@@ -117,6 +119,7 @@ static void close_inside(gt__cuda_device *cuda) {
         if (cuda->tune_begin) (void)cudaEventDestroy(cuda->tune_begin);
         if (cuda->tune_end) (void)cudaEventDestroy(cuda->tune_end);
         if (cuda->error_host) (void)cudaFreeHost(cuda->error_host);
+        if (cuda->error_slot.claimed) (void)cudaFree(cuda->error_slot.claimed);
         if (cuda->compute) (void)cudaStreamDestroy(cuda->compute);
         if (cuda->copy) (void)cudaStreamDestroy(cuda->copy);
     }
@@ -295,7 +298,7 @@ gt_status gt__cuda_event_wait_host(gt__device *device, gt__event *event) {
 
 /* --- errors that only the device knew ------------------------------------------------------------------------------------------ */
 
-gt__device_error *gt__cuda_error_slot(gt__device *device) { return gt__cuda(device)->error_device; }
+gt__error_slot gt__cuda_error_slot(gt__device *device) { return gt__cuda(device)->error_slot; }
 
 void gt__cuda_take_error(gt__device *device, gt__device_error *error) {
     /* The GPU wrote it; the caller has waited for it. */
@@ -305,5 +308,7 @@ void gt__cuda_take_error(gt__device *device, gt__device_error *error) {
     error->row = slot->row;
     error->value = slot->value;
     error->classes = slot->classes;
-    if (error->status != GT_OK) memset(gt__cuda(device)->error_host, 0, sizeof(gt__device_error));
+    if (error->status == GT_OK) return;
+    memset(gt__cuda(device)->error_host, 0, sizeof(gt__device_error));
+    (void)cudaMemsetAsync(gt__cuda(device)->error_slot.claimed, 0, sizeof(int), gt__cuda(device)->compute);
 }

@@ -23,7 +23,7 @@ typedef struct gt__cuda_device {
     cudnnHandle_t cudnn; /* made by the first convolution */
     /* One page of mapped host memory: the error slot, and after it a few words into which probes read results back. */
     gt__device_error *error_host;
-    gt__device_error *error_device;
+    gt__error_slot error_slot;
     unsigned char *probe_host;
     gt__plan_cache gemm_plans;
     gt__plan_cache conv_plans;

@@ -10,7 +10,7 @@ constexpr int kBlock = 256;
 /* A block's y-rows of threads each copy a row, in units of U. A bad index gives zeros and a report. */
 template <typename U>
 __global__ void __launch_bounds__(kBlock) k_embedding(const U *weight, const void *indices, gt_dtype index_dtype, U *y, int64_t count, int64_t rows,
-                                                        int64_t width, int32_t op, gt__device_error *error) {
+                                                        int64_t width, int32_t op, gt__error_slot error) {
     for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.y) + threadIdx.y; i < count; i += gridDim.x * static_cast<int64_t>(blockDim.y)) {
         const int64_t row = load_index(indices, index_dtype, i);
         const bool good = row >= 0 && row < rows;

@@ -19,7 +19,7 @@ struct Loss {
     C smoothing;
     gt_reduction reduction;
     int32_t lanes;
-    gt__device_error *error;
+    gt__error_slot error;
 
     /* The row's class, or -1 where it does not count. */
     __device__ __forceinline__ int64_t label(int64_t row, bool report) const {
