@@ -2,13 +2,14 @@
 # Checks gtrain on the GPU of this machine: configures and builds for it, runs every test there, compute-sanitizer over the short ones, and the
 # benchmarks asked for. Writes a summary in Markdown.
 #
-#     scripts/gpu_check.sh [--out FILE] [--build DIR] [--no-build] [--tests PATTERN] [--sanitize TOOLS] [--bench LIST]
+#     scripts/gpu_check.sh [--out FILE] [--build DIR] [--no-build] [--sanitize TOOLS] [--bench LIST]
 #
 #   --out FILE       where the summary goes (default bench/results/<gpu>.md)
 #   --build DIR      build folder (default build/gpu)
 #   --no-build       use what is in the build folder
 #   --sanitize LIST  compute-sanitizer tools, comma separated (default memcheck; "none" for none)
-#   --bench LIST     of eager, host, cnn, peers (default eager,host)
+#   --bench LIST     of eager, host, curve, cnn (default eager,host); eager and curve compare with PyTorch where python3 has it.
+#                    GTRAIN_DATA names the folder of Fashion-MNIST
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     --no-build) do_build=no ;;
     --sanitize) sanitize=$2; shift ;;
     --bench) bench=$2; shift ;;
-    *) sed -n '2,12p' "$0"; exit 2 ;;
+    *) sed -n '2,13p' "$0"; exit 2 ;;
     esac
     shift
 done
@@ -102,15 +103,25 @@ fi
 if wants eager; then
     {
         echo
-        echo "## Eager training step, TF32, batch 64"
+        echo "## Eager training step"
+        echo
+        python3 bench/compare.py cuda --build "$build" 2>&1
         echo
         echo '```'
         "$build/bench/train_step" --device cuda mlp64 cnn64 cnn1000 2>&1
-        if wants peers && python3 -c 'import torch' 2>/dev/null; then
-            python3 bench/peers/torch_baseline.py mlpsmall64:fp32 cnn64:fp32 cnn1000:fp32 2>&1 | grep '^{'
-        fi
         echo '```'
     } >>"$work/summary"
+fi
+if wants curve; then
+    {
+        echo
+        echo "## Loss curve of the CNN, beside PyTorch from the same weights"
+        echo
+        echo '```'
+        data=${GTRAIN_DATA:-/usr/share/datasets/fashion-mnist}
+        "$build/bench/loss_curve" cuda "$data" 3 "$work/weights" >"$work/curve" && python3 bench/peers/torch_curve.py cuda "$data" 3 "$work/weights" "$work/curve"
+        echo '```'
+    } >>"$work/summary" 2>&1
 fi
 if wants host; then
     { echo; echo "## Host cost of an op call"; echo; echo '```'; "$build/bench/host_cost" --device cuda 2>&1; echo '```'; } >>"$work/summary"
