@@ -18,8 +18,7 @@
 
 #define MAX_THREADS 4096
 
-static int cores_allowed(void)
-{
+static int cores_allowed(void) {
     for (int size = 1024; size <= 1 << 20; size *= 4) {
         cpu_set_t *set = CPU_ALLOC((size_t)size);
         if (!set) break;
@@ -33,24 +32,21 @@ static int cores_allowed(void)
     return online > 0 && online < MAX_THREADS ? (int)online : 1;
 }
 
-static gt_status threads_wanted(int threads, int *wanted)
-{
-    GT_REQUIRE(threads >= 0 && threads <= MAX_THREADS, GT_BAD_ARGUMENT, "cpu_threads is %d: it must be between 0 (all cores) and %d", threads,
-               MAX_THREADS);
+static gt_status threads_wanted(int threads, int *wanted) {
+    GT_REQUIRE(threads >= 0 && threads <= MAX_THREADS, GT_BAD_ARGUMENT, "cpu_threads is %d: it must be between 0 (all cores) and %d",
+               threads, MAX_THREADS);
     *wanted = threads ? threads : cores_allowed();
     if (*wanted > MAX_THREADS) *wanted = MAX_THREADS;
     return GT_OK;
 }
 
 /* Part `k` of `parts` equal ones of [0, n). */
-static int64_t part_begin(int64_t n, int64_t parts, int64_t k)
-{
+static int64_t part_begin(int64_t n, int64_t parts, int64_t k) {
     int64_t each = n / parts, more = n % parts;
     return each * k + (k < more ? k : more);
 }
 
-static int64_t part_count(int64_t n, int64_t grain, int threads)
-{
+static int64_t part_count(int64_t n, int64_t grain, int threads) {
     int64_t parts = n / (grain > 0 ? grain : 1);
     if (parts > threads) parts = threads;
     return parts > 0 ? parts : 1;
@@ -63,8 +59,7 @@ struct gt__pool {
     pid_t owner;
 };
 
-gt_status gt__pool_create(int threads, gt__pool **out)
-{
+gt_status gt__pool_create(int threads, gt__pool **out) {
     int wanted = 1;
     GT_TRY(threads_wanted(threads, &wanted));
     gt__pool *pool = gt__malloc(sizeof *pool);
@@ -79,8 +74,7 @@ void gt__pool_destroy(gt__pool *pool) { gt__free(pool); }
 
 int gt__pool_threads(const gt__pool *pool) { return pool->owner == getpid() ? pool->threads : 1; }
 
-void gt__parallel_for(gt__pool *pool, int64_t n, int64_t grain, gt__range_fn body, void *argument)
-{
+void gt__parallel_for(gt__pool *pool, int64_t n, int64_t grain, gt__range_fn body, void *argument) {
     if (n <= 0) return;
     int64_t parts = part_count(n, grain, pool->threads);
     if (parts == 1) {
@@ -118,8 +112,7 @@ struct gt__pool {
     int64_t n, parts;
 };
 
-static void relax(void)
-{
+static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -127,8 +120,7 @@ static void relax(void)
 #endif
 }
 
-static void *worker(void *argument)
-{
+static void *worker(void *argument) {
     gt__pool *pool = argument;
     pthread_mutex_lock(&pool->lock);
     int number = ++pool->started; /* the caller is number 0 */
@@ -142,7 +134,8 @@ static void *worker(void *argument)
         }
         if (generation == seen) {
             pthread_mutex_lock(&pool->lock);
-            while ((generation = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen) pthread_cond_wait(&pool->start, &pool->lock);
+            while ((generation = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen)
+                pthread_cond_wait(&pool->start, &pool->lock);
             pthread_mutex_unlock(&pool->lock);
         }
         seen = generation;
@@ -158,8 +151,7 @@ static void *worker(void *argument)
 }
 
 /* Publishes the job that was written to the pool's fields. */
-static void publish(gt__pool *pool)
-{
+static void publish(gt__pool *pool) {
     pthread_mutex_lock(&pool->lock);
     atomic_store_explicit(&pool->pending, pool->threads - 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
@@ -167,8 +159,7 @@ static void publish(gt__pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-gt_status gt__pool_create(int threads, gt__pool **out)
-{
+gt_status gt__pool_create(int threads, gt__pool **out) {
     int wanted = 1;
     GT_TRY(threads_wanted(threads, &wanted));
     gt__pool *pool = gt__calloc(1, sizeof *pool);
@@ -191,8 +182,7 @@ gt_status gt__pool_create(int threads, gt__pool **out)
     return GT_OK;
 }
 
-void gt__pool_destroy(gt__pool *pool)
-{
+void gt__pool_destroy(gt__pool *pool) {
     if (!pool) return;
     if (pool->owner == getpid()) {
         pool->stop = true;
@@ -208,8 +198,7 @@ void gt__pool_destroy(gt__pool *pool)
 
 int gt__pool_threads(const gt__pool *pool) { return pool->owner == getpid() ? pool->threads : 1; }
 
-void gt__parallel_for(gt__pool *pool, int64_t n, int64_t grain, gt__range_fn body, void *argument)
-{
+void gt__parallel_for(gt__pool *pool, int64_t n, int64_t grain, gt__range_fn body, void *argument) {
     if (n <= 0) return;
     int64_t parts = part_count(n, grain, pool->threads);
     if (parts == 1 || pool->owner != getpid()) {

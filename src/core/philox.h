@@ -15,8 +15,7 @@ typedef struct gt__philox_block {
     uint32_t word[4];
 } gt__philox_block;
 
-GT__PHILOX_FN gt__philox_block gt__philox(uint64_t seed, uint64_t block)
-{
+GT__PHILOX_FN gt__philox_block gt__philox(uint64_t seed, uint64_t block) {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = 0, c3 = 0;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {

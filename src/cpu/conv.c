@@ -8,18 +8,17 @@
 
 /* What a run of k = (kernel row, kernel column, channel) at grid point i = (image, row, column) is made of. */
 typedef struct patches {
-    int64_t grid[2];   /* rows and columns that i runs over */
-    int64_t size[2];   /* of the images that are read */
-    int64_t channels;  /* of a pixel in memory */
-    int64_t group;     /* of them in one group */
-    int64_t taps[2];   /* kernel size */
+    int64_t grid[2];  /* rows and columns that i runs over */
+    int64_t size[2];  /* of the images that are read */
+    int64_t channels; /* of a pixel in memory */
+    int64_t group;    /* of them in one group */
+    int64_t taps[2];  /* kernel size */
     int64_t stride[2], padding[2], dilation[2];
-    bool transposed;   /* grid points are inputs, images that are read are results: for the input's gradient */
+    bool transposed; /* grid points are inputs, images that are read are results: for the input's gradient */
 } patches;
 
 /* The row (or column) that tap `tap` at grid position `at` reads, or -1 outside the image. */
-static inline int64_t tap_position(const patches *p, int axis, int64_t at, int64_t tap)
-{
+static inline int64_t tap_position(const patches *p, int axis, int64_t at, int64_t tap) {
     int64_t position;
     if (p->transposed) {
         int64_t scaled = at + p->padding[axis] - tap * p->dilation[axis];
@@ -31,37 +30,36 @@ static inline int64_t tap_position(const patches *p, int axis, int64_t at, int64
     return position >= 0 && position < p->size[axis] ? position : -1;
 }
 
-#define PATCH_FETCH(suffix, real)                                                                                                      \
-    static const real *patch_fetch_##suffix(const gt__gemm_source *source, const void *data, int64_t point, int64_t begin, int64_t n, real *buffer) \
-    {                                                                                                                                  \
-        const patches *p = source->geometry;                                                                                           \
-        int64_t column = point % p->grid[1], row = point / p->grid[1] % p->grid[0], image = point / p->grid[1] / p->grid[0];           \
-        int64_t channel = begin % p->group, tap = begin / p->group;                                                                    \
-        int64_t tap_row = tap / p->taps[1], tap_column = tap % p->taps[1];                                                             \
-        for (int64_t done = 0; done < n;) {                                                                                            \
-            int64_t run = GT__MIN(p->group - channel, n - done);                                                                       \
-            int64_t h = tap_position(p, 0, row, tap_row), w = tap_position(p, 1, column, tap_column);                                  \
-            if (h < 0 || w < 0) {                                                                                                      \
-                for (int64_t i = 0; i < run; i++) buffer[done + i] = 0;                                                                \
-            } else {                                                                                                                   \
-                int64_t at = ((image * p->size[0] + h) * p->size[1] + w) * p->channels + channel;                                      \
-                gt__cpu_load_##suffix(buffer + done, gt__cpu_at(data, source->dtype, at), source->dtype, 1, run);                      \
-            }                                                                                                                          \
-            done += run;                                                                                                               \
-            channel = 0;                                                                                                               \
-            if (++tap_column == p->taps[1]) {                                                                                          \
-                tap_column = 0;                                                                                                        \
-                tap_row++;                                                                                                             \
-            }                                                                                                                          \
-        }                                                                                                                              \
-        return buffer;                                                                                                                 \
+#define PATCH_FETCH(suffix, real)                                                                                                          \
+    static const real *patch_fetch_##suffix(const gt__gemm_source *source, const void *data, int64_t point, int64_t begin, int64_t n,      \
+                                            real *buffer) {                                                                                \
+        const patches *p = source->geometry;                                                                                               \
+        int64_t column = point % p->grid[1], row = point / p->grid[1] % p->grid[0], image = point / p->grid[1] / p->grid[0];               \
+        int64_t channel = begin % p->group, tap = begin / p->group;                                                                        \
+        int64_t tap_row = tap / p->taps[1], tap_column = tap % p->taps[1];                                                                 \
+        for (int64_t done = 0; done < n;) {                                                                                                \
+            int64_t run = GT__MIN(p->group - channel, n - done);                                                                           \
+            int64_t h = tap_position(p, 0, row, tap_row), w = tap_position(p, 1, column, tap_column);                                      \
+            if (h < 0 || w < 0) {                                                                                                          \
+                for (int64_t i = 0; i < run; i++) buffer[done + i] = 0;                                                                    \
+            } else {                                                                                                                       \
+                int64_t at = ((image * p->size[0] + h) * p->size[1] + w) * p->channels + channel;                                          \
+                gt__cpu_load_##suffix(buffer + done, gt__cpu_at(data, source->dtype, at), source->dtype, 1, run);                          \
+            }                                                                                                                              \
+            done += run;                                                                                                                   \
+            channel = 0;                                                                                                                   \
+            if (++tap_column == p->taps[1]) {                                                                                              \
+                tap_column = 0;                                                                                                            \
+                tap_row++;                                                                                                                 \
+            }                                                                                                                              \
+        }                                                                                                                                  \
+        return buffer;                                                                                                                     \
     }
 
 PATCH_FETCH(f32, float)
 PATCH_FETCH(f64, double)
 
-static gt__gemm_source patch_source(const gt_tensor *images, const patches *geometry, bool along_k)
-{
+static gt__gemm_source patch_source(const gt_tensor *images, const patches *geometry, bool along_k) {
     return (gt__gemm_source){.fetch_f32 = patch_fetch_f32,
                              .fetch_f64 = patch_fetch_f64,
                              .data = gt__data(images),
@@ -75,18 +73,17 @@ typedef struct tap_weights {
     int64_t group_out, group_in, taps;
 } tap_weights;
 
-static inline int64_t tap_weights_at(const tap_weights *w, int64_t k, int64_t channel)
-{
+static inline int64_t tap_weights_at(const tap_weights *w, int64_t k, int64_t channel) {
     return (k % w->group_out * w->taps + k / w->group_out) * w->group_in + channel;
 }
 
-static const float *tap_weights_fetch_f32(const gt__gemm_source *source, const void *data, int64_t k, int64_t begin, int64_t n, float *buffer)
-{
+static const float *tap_weights_fetch_f32(const gt__gemm_source *source, const void *data, int64_t k, int64_t begin, int64_t n,
+                                          float *buffer) {
     return gt__cpu_view_f32(gt__cpu_at(data, source->dtype, tap_weights_at(source->geometry, k, begin)), source->dtype, 1, n, buffer);
 }
 
-static const double *tap_weights_fetch_f64(const gt__gemm_source *source, const void *data, int64_t k, int64_t begin, int64_t n, double *buffer)
-{
+static const double *tap_weights_fetch_f64(const gt__gemm_source *source, const void *data, int64_t k, int64_t begin, int64_t n,
+                                           double *buffer) {
     return gt__cpu_view_f64(gt__cpu_at(data, source->dtype, tap_weights_at(source->geometry, k, begin)), source->dtype, 1, n, buffer);
 }
 
@@ -96,8 +93,7 @@ typedef struct conv_sizes {
     int64_t x[2], y[2], taps[2];
 } conv_sizes;
 
-static conv_sizes sizes_of(const gt__call *call, const int64_t *x, const int64_t *w, const int64_t *y)
-{
+static conv_sizes sizes_of(const gt__call *call, const int64_t *x, const int64_t *w, const int64_t *y) {
     int64_t groups = call->attr.conv.groups;
     return (conv_sizes){.images = x[0],
                         .groups = groups,
@@ -108,8 +104,7 @@ static conv_sizes sizes_of(const gt__call *call, const int64_t *x, const int64_t
                         .taps = {w[2], w[3]}};
 }
 
-static patches patches_of(const gt__call *call, const conv_sizes *s, bool transposed)
-{
+static patches patches_of(const gt__call *call, const conv_sizes *s, bool transposed) {
     patches p = {.transposed = transposed};
     for (int i = 0; i < 2; i++) {
         p.grid[i] = transposed ? s->x[i] : s->y[i];
@@ -124,8 +119,7 @@ static patches patches_of(const gt__call *call, const conv_sizes *s, bool transp
     return p;
 }
 
-static gt_status conv2d(gt__device *device, const gt__call *call, bool relu)
-{
+static gt_status conv2d(gt__device *device, const gt__call *call, bool relu) {
     const gt_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
     gt_tensor *y = call->out[0];
     if (y->meta.numel == 0) return GT_OK;
@@ -160,8 +154,7 @@ static gt_status conv2d(gt__device *device, const gt__call *call, bool relu)
 GT__CPU_KERNEL(conv2d) { return conv2d(device, call, call->attr.conv.activation == GT_ACTIVATION_RELU); }
 GT__CPU_KERNEL(conv2d_relu) { return conv2d(device, call, true); }
 
-GT__CPU_KERNEL(conv2d_backward_input)
-{
+GT__CPU_KERNEL(conv2d_backward_input) {
     const gt_tensor *dy = call->in[0], *w = call->in[1];
     gt_tensor *dx = call->out[0];
     if (dx->meta.numel == 0) return GT_OK;
@@ -192,8 +185,7 @@ GT__CPU_KERNEL(conv2d_backward_input)
     return gt__cpu_gemm(device, &gemm);
 }
 
-GT__CPU_KERNEL(conv2d_backward_weight)
-{
+GT__CPU_KERNEL(conv2d_backward_weight) {
     const gt_tensor *dy = call->in[0], *x = call->in[1];
     gt_tensor *dw = call->out[0];
     if (dw->meta.numel == 0) return GT_OK;

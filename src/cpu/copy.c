@@ -5,15 +5,14 @@
 
 /* --- runs of elements ---------------------------------------------------------------------------------------------------------------- */
 
-#define COPY_AS(type)                                                                   \
-    do {                                                                                \
-        type *t = to;                                                                   \
-        const type *f = from;                                                           \
-        for (int64_t i = 0; i < n; i++) t[i * to_stride] = f[i * from_stride];          \
+#define COPY_AS(type)                                                                                                                      \
+    do {                                                                                                                                   \
+        type *t = to;                                                                                                                      \
+        const type *f = from;                                                                                                              \
+        for (int64_t i = 0; i < n; i++) t[i * to_stride] = f[i * from_stride];                                                             \
     } while (0)
 
-static void copy_run(void *to, int64_t to_stride, const void *from, int64_t from_stride, size_t size, int64_t n)
-{
+static void copy_run(void *to, int64_t to_stride, const void *from, int64_t from_stride, size_t size, int64_t n) {
     if (to_stride == 1 && from_stride == 1)
         memcpy(to, from, (size_t)n * size);
     else if (size == 4)
@@ -26,23 +25,21 @@ static void copy_run(void *to, int64_t to_stride, const void *from, int64_t from
         COPY_AS(uint8_t);
 }
 
-static void integer_range(gt_dtype dtype, int64_t *low, int64_t *high)
-{
+static void integer_range(gt_dtype dtype, int64_t *low, int64_t *high) {
     *low = dtype == GT_DTYPE_U8 ? 0 : dtype == GT_DTYPE_I32 ? INT32_MIN : INT64_MIN;
     *high = dtype == GT_DTYPE_U8 ? UINT8_MAX : dtype == GT_DTYPE_I32 ? INT32_MAX : INT64_MAX;
 }
 
 /* Cut towards zero, saturated, NaN to 0. */
-static int64_t integer_from(double value, int64_t low, int64_t high)
-{
+static int64_t integer_from(double value, int64_t low, int64_t high) {
     if (value != value) return 0;
     if (value <= (double)low) return low;
     if (value >= (double)high) return high;
     return (int64_t)value;
 }
 
-static void convert_chunk(void *to, gt_dtype to_dtype, int64_t to_stride, const void *from, gt_dtype from_dtype, int64_t from_stride, int64_t n)
-{
+static void convert_chunk(void *to, gt_dtype to_dtype, int64_t to_stride, const void *from, gt_dtype from_dtype, int64_t from_stride,
+                          int64_t n) {
     union {
         float f32[GT__CHUNK];
         double f64[GT__CHUNK];
@@ -79,15 +76,15 @@ static void convert_chunk(void *to, gt_dtype to_dtype, int64_t to_stride, const 
     }
 }
 
-void gt__cpu_convert(void *to, gt_dtype to_dtype, int64_t to_stride, const void *from, gt_dtype from_dtype, int64_t from_stride, int64_t n)
-{
+void gt__cpu_convert(void *to, gt_dtype to_dtype, int64_t to_stride, const void *from, gt_dtype from_dtype, int64_t from_stride,
+                     int64_t n) {
     if (to_dtype == from_dtype) {
-        copy_run(to, to_stride, from, from_stride, gt_dtype_size(to_dtype), n);
+        copy_run(to, to_stride, from, from_stride, (size_t)gt__cpu_size(to_dtype), n);
         return;
     }
     for (int64_t i = 0; i < n; i += GT__CHUNK)
-        convert_chunk(gt__cpu_at_mut(to, to_dtype, i * to_stride), to_dtype, to_stride, gt__cpu_at(from, from_dtype, i * from_stride), from_dtype,
-                      from_stride, GT__MIN(n - i, GT__CHUNK));
+        convert_chunk(gt__cpu_at_mut(to, to_dtype, i * to_stride), to_dtype, to_stride, gt__cpu_at(from, from_dtype, i * from_stride),
+                      from_dtype, from_stride, GT__MIN(n - i, GT__CHUNK));
 }
 
 /* --- tensors --------------------------------------------------------------------------------------------------------------------------- */
@@ -99,8 +96,7 @@ typedef struct copy_job {
     gt_dtype to_dtype, from_dtype;
 } copy_job;
 
-static void copy_stretch(void *argument, const int64_t *offsets, int64_t position, int64_t n)
-{
+static void copy_stretch(void *argument, const int64_t *offsets, int64_t position, int64_t n) {
     (void)position;
     const copy_job *job = argument;
     int32_t last = job->iter.ndim - 1;
@@ -108,14 +104,12 @@ static void copy_stretch(void *argument, const int64_t *offsets, int64_t positio
                     gt__cpu_at(job->from, job->from_dtype, offsets[1]), job->from_dtype, job->iter.strides[1][last], n);
 }
 
-static void copy_range(void *argument, int64_t begin, int64_t end)
-{
+static void copy_range(void *argument, int64_t begin, int64_t end) {
     copy_job *job = argument;
     gt__cpu_walk(&job->iter, begin, end, copy_stretch, job);
 }
 
-void gt__cpu_copy_tensor(gt__device *device, void *to, const gt__meta *to_meta, const void *from, const gt__meta *from_meta)
-{
+void gt__cpu_copy_tensor(gt__device *device, void *to, const gt__meta *to_meta, const void *from, const gt__meta *from_meta) {
     if (to_meta->numel == 0) return;
     copy_job job = {.to = to, .from = from, .to_dtype = to_meta->dtype, .from_dtype = from_meta->dtype};
     const gt__meta *metas[2] = {to_meta, from_meta};
@@ -123,8 +117,7 @@ void gt__cpu_copy_tensor(gt__device *device, void *to, const gt__meta *to_meta, 
     gt__cpu_for(device, job.iter.numel, gt__cpu_grain(to_meta->dtype == from_meta->dtype ? 1 : 2), copy_range, &job);
 }
 
-void gt__cpu_fill_tensor(gt__device *device, void *to, const gt__meta *meta, double value)
-{
+void gt__cpu_fill_tensor(gt__device *device, void *to, const gt__meta *meta, double value) {
     int64_t one[1];
     gt__meta scalar = {.dtype = meta->dtype, .numel = 1};
     gt__cpu_convert(one, meta->dtype, 1, &value, GT_DTYPE_F64, 1, 1);
@@ -133,23 +126,20 @@ void gt__cpu_fill_tensor(gt__device *device, void *to, const gt__meta *meta, dou
 
 /* --- kernels ----------------------------------------------------------------------------------------------------------------------------- */
 
-GT__CPU_KERNEL(copy)
-{
+GT__CPU_KERNEL(copy) {
     gt__cpu_copy_tensor(device, gt__data(call->out[0]), &call->out[0]->meta, gt__data(call->in[0]), &call->in[0]->meta);
     return GT_OK;
 }
 
 GT__CPU_KERNEL(cast) { return gt__cpu_copy(device, call); }
 
-GT__CPU_KERNEL(fill)
-{
+GT__CPU_KERNEL(fill) {
     gt__cpu_fill_tensor(device, gt__data(call->out[0]), &call->out[0]->meta, call->attr.scalar.value);
     return GT_OK;
 }
 
 /* The part of `whole` that starts at `start` along `axis`, `extent` long with the given step. Returns its first element. */
-static void *part_of(gt_tensor *whole, int32_t axis, int64_t start, int64_t extent, int64_t step, gt__meta *part)
-{
+static void *part_of(gt_tensor *whole, int32_t axis, int64_t start, int64_t extent, int64_t step, gt__meta *part) {
     *part = whole->meta;
     part->numel = part->shape[axis] ? part->numel / part->shape[axis] * extent : 0;
     part->shape[axis] = extent;
@@ -157,8 +147,7 @@ static void *part_of(gt_tensor *whole, int32_t axis, int64_t start, int64_t exte
     return part->numel ? gt__cpu_at_mut(gt__data(whole), part->dtype, start * whole->meta.strides[axis]) : NULL;
 }
 
-GT__CPU_KERNEL(slice_backward)
-{
+GT__CPU_KERNEL(slice_backward) {
     gt_tensor *dx = call->out[0];
     const gt__meta *dy = &call->in[0]->meta;
     int32_t axis = call->attr.slice.axis;
@@ -169,8 +158,7 @@ GT__CPU_KERNEL(slice_backward)
     return GT_OK;
 }
 
-GT__CPU_KERNEL(concat)
-{
+GT__CPU_KERNEL(concat) {
     int32_t axis = call->attr.slice.axis;
     int64_t start = 0;
     for (int32_t k = 0; k < call->n_in; k++) {
@@ -183,8 +171,7 @@ GT__CPU_KERNEL(concat)
     return GT_OK;
 }
 
-GT__CPU_KERNEL(pad)
-{
+GT__CPU_KERNEL(pad) {
     gt_tensor *y = call->out[0];
     const gt__meta *x = &call->in[0]->meta;
     if (y->meta.numel == 0) return GT_OK;

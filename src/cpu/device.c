@@ -17,8 +17,7 @@ struct gt__event {
 /* --- memory ----------------------------------------------------------------------------------------------------------------------- */
 
 /* The number after `key` in a small text file, or `otherwise`. An empty key: the file's first number. */
-static uint64_t number_in_file(const char *path, const char *key, uint64_t otherwise)
-{
+static uint64_t number_in_file(const char *path, const char *key, uint64_t otherwise) {
     FILE *file = fopen(path, "re");
     if (!file) return otherwise;
     char line[256];
@@ -36,8 +35,7 @@ static uint64_t number_in_file(const char *path, const char *key, uint64_t other
 }
 
 /* The machine's memory, or less where the process's control group is given less. */
-static void memory_of_process(uint64_t *free_bytes, uint64_t *total_bytes)
-{
+static void memory_of_process(uint64_t *free_bytes, uint64_t *total_bytes) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
     uint64_t available = number_in_file("/proc/meminfo", "MemAvailable:", 0) * 1024;
@@ -58,8 +56,7 @@ static void memory_of_process(uint64_t *free_bytes, uint64_t *total_bytes)
 }
 
 /* Raises nothing: the allocator, which knows what the memory is for, does. */
-static gt_status cpu_memory_alloc(gt__device *device, size_t bytes, void **pointer)
-{
+static gt_status cpu_memory_alloc(gt__device *device, size_t bytes, void **pointer) {
     (void)device;
     /* A size that cannot exist is refused here: with overcommitted memory malloc may grant it. */
     uint64_t physical = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -73,21 +70,18 @@ static gt_status cpu_memory_alloc(gt__device *device, size_t bytes, void **point
     return GT_OK;
 }
 
-static void cpu_memory_free(gt__device *device, void *pointer)
-{
+static void cpu_memory_free(gt__device *device, void *pointer) {
     (void)device;
     free(pointer);
 }
 
-static gt_status cpu_memory_info(gt__device *device, uint64_t *free_bytes, uint64_t *total_bytes)
-{
+static gt_status cpu_memory_info(gt__device *device, uint64_t *free_bytes, uint64_t *total_bytes) {
     (void)device;
     memory_of_process(free_bytes, total_bytes);
     return GT_OK;
 }
 
-static gt_status cpu_host_alloc(gt__device *device, size_t bytes, void **pointer)
-{
+static gt_status cpu_host_alloc(gt__device *device, size_t bytes, void **pointer) {
     (void)device;
     void *memory = gt__malloc(bytes);
     if (!memory) return GT_OUT_OF_HOST_MEMORY;
@@ -95,14 +89,13 @@ static gt_status cpu_host_alloc(gt__device *device, size_t bytes, void **pointer
     return GT_OK;
 }
 
-static void cpu_host_free(gt__device *device, void *pointer)
-{
+static void cpu_host_free(gt__device *device, void *pointer) {
     (void)device;
     gt__free(pointer);
 }
 
-static gt_status cpu_copy(gt__device *device, gt__stream_id stream, gt__copy_kind kind, void *destination, const void *source, size_t bytes)
-{
+static gt_status cpu_copy(gt__device *device, gt__stream_id stream, gt__copy_kind kind, void *destination, const void *source,
+                          size_t bytes) {
     (void)device;
     (void)stream;
     (void)kind;
@@ -110,8 +103,7 @@ static gt_status cpu_copy(gt__device *device, gt__stream_id stream, gt__copy_kin
     return GT_OK;
 }
 
-static gt_status cpu_memset_zero(gt__device *device, gt__stream_id stream, void *pointer, size_t bytes)
-{
+static gt_status cpu_memset_zero(gt__device *device, gt__stream_id stream, void *pointer, size_t bytes) {
     (void)device;
     (void)stream;
     if (bytes) memset(pointer, 0, bytes);
@@ -120,15 +112,13 @@ static gt_status cpu_memset_zero(gt__device *device, gt__stream_id stream, void 
 
 /* --- streams and events ------------------------------------------------------------------------------------------------------------ */
 
-static gt_status cpu_synchronize(gt__device *device, gt__stream_id stream)
-{
+static gt_status cpu_synchronize(gt__device *device, gt__stream_id stream) {
     (void)device;
     (void)stream;
     return GT_OK;
 }
 
-static gt_status cpu_event_create(gt__device *device, gt__event **event)
-{
+static gt_status cpu_event_create(gt__device *device, gt__event **event) {
     (void)device;
     gt__event *made = gt__calloc(1, sizeof *made);
     if (!made) return GT_OUT_OF_HOST_MEMORY;
@@ -136,44 +126,38 @@ static gt_status cpu_event_create(gt__device *device, gt__event **event)
     return GT_OK;
 }
 
-static void cpu_event_destroy(gt__device *device, gt__event *event)
-{
+static void cpu_event_destroy(gt__device *device, gt__event *event) {
     (void)device;
     gt__free(event);
 }
 
-static gt_status cpu_event_record(gt__device *device, gt__event *event, gt__stream_id stream)
-{
+static gt_status cpu_event_record(gt__device *device, gt__event *event, gt__stream_id stream) {
     (void)device;
     (void)event;
     (void)stream;
     return GT_OK;
 }
 
-static gt_status cpu_event_wait_host(gt__device *device, gt__event *event)
-{
+static gt_status cpu_event_wait_host(gt__device *device, gt__event *event) {
     (void)device;
     (void)event;
     return GT_OK;
 }
 
-static void *cpu_stream(gt__device *device, gt__stream_id stream)
-{
+static void *cpu_stream(gt__device *device, gt__stream_id stream) {
     (void)device;
     (void)stream;
     return NULL;
 }
 
-static void cpu_take_error(gt__device *device, gt__device_error *error)
-{
+static void cpu_take_error(gt__device *device, gt__device_error *error) {
     (void)device;
     memset(error, 0, sizeof *error);
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------------------------ */
 
-static void cpu_close(gt__device *head)
-{
+static void cpu_close(gt__device *head) {
     if (!head) return;
     gt__cpu_device *device = gt__cpu(head);
     gt__onednn_destroy(device->onednn);
@@ -182,8 +166,7 @@ static void cpu_close(gt__device *head)
     gt__free(device);
 }
 
-static gt_status cpu_open(gt_context *ctx, const gt_context_options *options, gt__device **out)
-{
+static gt_status cpu_open(gt_context *ctx, const gt_context_options *options, gt__device **out) {
     gt__cpu_device *device = gt__calloc(1, sizeof *device);
     if (!device) return GT_OUT_OF_HOST_MEMORY;
     device->head.backend = gt__backend_cpu();

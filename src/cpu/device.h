@@ -21,15 +21,14 @@ typedef struct gt__cpu_device {
 static inline gt__cpu_device *gt__cpu(gt__device *device) { return (gt__cpu_device *)device; }
 
 /* Loops over [0, n) on the device's threads. */
-static inline void gt__cpu_for(gt__device *device, int64_t n, int64_t grain, gt__range_fn body, void *argument)
-{
+static inline void gt__cpu_for(gt__device *device, int64_t n, int64_t grain, gt__range_fn body, void *argument) {
     gt__parallel_for(gt__cpu(device)->pool, n, grain, body, argument);
 }
 
-/* Iterations worth a thread of their own when each costs about `cost` simple operations. */
-static inline int64_t gt__cpu_grain(int64_t cost)
-{
-    int64_t grain = 16384 / (cost > 0 ? cost : 1);
+/* Iterations worth a thread of their own when each costs about `cost` simple operations: some ten microseconds, since starting a thread on them costs a few,
+ * and far more where other programs want the cores too. */
+static inline int64_t gt__cpu_grain(int64_t cost) {
+    int64_t grain = 65536 / (cost > 0 ? cost : 1);
     return grain > 0 ? grain : 1;
 }
 

@@ -7,74 +7,66 @@
 #include <math.h>
 #include <tgmath.h>
 
-#define SQRT_HALF 0.70710678118654752440
-#define SQRT_2_OVER_PI 0.79788456080286535588
+#define SQRT_HALF        0.70710678118654752440
+#define SQRT_2_OVER_PI   0.79788456080286535588
 #define INVERSE_SQRT_2PI 0.39894228040143267794
 
-#define LOOP_UNARY(suffix, type, name, ...)                                                                                    \
-    GT__CPU_CLONES static void name##_##suffix(int64_t n, type *y, const type *a, const type *b, const void *parameter)        \
-    {                                                                                                                          \
-        (void)b;                                                                                                               \
-        (void)parameter;                                                                                                       \
-        typedef type T;                                                                                                        \
-        for (int64_t i = 0; i < n; i++) {                                                                                      \
-            T x = a[i];                                                                                                        \
-            y[i] = (T)(__VA_ARGS__);                                                                                           \
-        }                                                                                                                      \
+#define LOOP_UNARY(suffix, type, name, ...)                                                                                                \
+    GT__CPU_CLONES static void name##_##suffix(int64_t n, type *y, const type *a, const type *b, const void *parameter) {                  \
+        (void)b;                                                                                                                           \
+        (void)parameter;                                                                                                                   \
+        typedef type T;                                                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                                                  \
+            T x = a[i];                                                                                                                    \
+            y[i] = (T)(__VA_ARGS__);                                                                                                       \
+        }                                                                                                                                  \
     }
 
-#define LOOP_BINARY(suffix, type, name, ...)                                                                                   \
-    GT__CPU_CLONES static void name##_##suffix(int64_t n, type *z, const type *a, const type *b, const void *parameter)        \
-    {                                                                                                                          \
-        (void)parameter;                                                                                                       \
-        typedef type T;                                                                                                        \
-        for (int64_t i = 0; i < n; i++) {                                                                                      \
-            T x = a[i], y = b[i];                                                                                              \
-            z[i] = (T)(__VA_ARGS__);                                                                                           \
-        }                                                                                                                      \
+#define LOOP_BINARY(suffix, type, name, ...)                                                                                               \
+    GT__CPU_CLONES static void name##_##suffix(int64_t n, type *z, const type *a, const type *b, const void *parameter) {                  \
+        (void)parameter;                                                                                                                   \
+        typedef type T;                                                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                                                  \
+            T x = a[i], y = b[i];                                                                                                          \
+            z[i] = (T)(__VA_ARGS__);                                                                                                       \
+        }                                                                                                                                  \
     }
 
-#define LOOP_SCALAR(suffix, type, name, ...)                                                                                   \
-    GT__CPU_CLONES static void name##_##suffix(int64_t n, type *y, const type *a, const type *b, const void *parameter)        \
-    {                                                                                                                          \
-        (void)b;                                                                                                               \
-        typedef type T;                                                                                                        \
-        T s = (T) * (const double *)parameter;                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                                                      \
-            T x = a[i];                                                                                                        \
-            y[i] = (T)(__VA_ARGS__);                                                                                           \
-        }                                                                                                                      \
+#define LOOP_SCALAR(suffix, type, name, ...)                                                                                               \
+    GT__CPU_CLONES static void name##_##suffix(int64_t n, type *y, const type *a, const type *b, const void *parameter) {                  \
+        (void)b;                                                                                                                           \
+        typedef type T;                                                                                                                    \
+        T s = (T) * (const double *)parameter;                                                                                             \
+        for (int64_t i = 0; i < n; i++) {                                                                                                  \
+            T x = a[i];                                                                                                                    \
+            y[i] = (T)(__VA_ARGS__);                                                                                                       \
+        }                                                                                                                                  \
     }
 
-#define KERNEL(name, integer, cost_, parameter)                                                                                \
-    GT__CPU_KERNEL(name)                                                                                                       \
-    {                                                                                                                          \
-        static const gt__map_functions functions = {.f32 = name##_f32, .f64 = name##_f64, .i64 = integer, .cost = cost_};      \
-        return gt__cpu_map(device, call, &functions, parameter);                                                               \
+#define KERNEL(name, integer, cost_, parameter)                                                                                            \
+    GT__CPU_KERNEL(name) {                                                                                                                 \
+        static const gt__map_functions functions = {.f32 = name##_f32, .f64 = name##_f64, .i64 = integer, .cost = cost_};                  \
+        return gt__cpu_map(device, call, &functions, parameter);                                                                           \
     }
 
-#define FLOATS(kind, name, cost, ...)        \
-    kind(f32, float, name, __VA_ARGS__)      \
-    kind(f64, double, name, __VA_ARGS__)     \
-    KERNEL(name, NULL, cost, NULL)
+#define FLOATS(kind, name, cost, ...)                                                                                                      \
+    kind(f32, float, name, __VA_ARGS__) kind(f64, double, name, __VA_ARGS__) KERNEL(name, NULL, cost, NULL)
 
 /* `wraps`: the same for integers, in unsigned arithmetic. */
-#define ALL(kind, name, wraps, ...)                       \
-    kind(f32, float, name, __VA_ARGS__)                   \
-    kind(f64, double, name, __VA_ARGS__)                  \
-    kind(i64, int64_t, name, wraps)                       \
-    KERNEL(name, name##_i64, 1, NULL)
+#define ALL(kind, name, wraps, ...)                                                                                                        \
+    kind(f32, float, name, __VA_ARGS__) kind(f64, double, name, __VA_ARGS__) kind(i64, int64_t, name, wraps)                               \
+        KERNEL(name, name##_i64, 1, NULL)
 
-#define SCALAR(name, cost, ...)                       \
-    LOOP_SCALAR(f32, float, name, __VA_ARGS__)        \
-    LOOP_SCALAR(f64, double, name, __VA_ARGS__)       \
+#define SCALAR(name, cost, ...)                                                                                                            \
+    LOOP_SCALAR(f32, float, name, __VA_ARGS__)                                                                                             \
+    LOOP_SCALAR(f64, double, name, __VA_ARGS__)                                                                                            \
     KERNEL(name, NULL, cost, &call->attr.scalar.value)
 
 /* --- two tensors ------------------------------------------------------------------------------------------------------------------- */
 
 ALL(LOOP_BINARY, add, (uint64_t)x + (uint64_t)y, x + y)
 ALL(LOOP_BINARY, sub, (uint64_t)x - (uint64_t)y, x - y)
-ALL(LOOP_BINARY, mul, (uint64_t)x * (uint64_t)y, x * y)
+ALL(LOOP_BINARY, mul, (uint64_t)x *(uint64_t)y, x *y)
 FLOATS(LOOP_BINARY, div, 2, x / y)
 ALL(LOOP_BINARY, maximum, x > y ? x : y, (x > y || x != x) ? x : y)
 ALL(LOOP_BINARY, minimum, x < y ? x : y, (x < y || x != x) ? x : y)
@@ -86,7 +78,7 @@ ALL(LOOP_BINARY, greater, x > y, x > y)
 ALL(LOOP_UNARY, neg, 0 - (uint64_t)x, -x)
 ALL(LOOP_UNARY, abs, x < 0 ? 0 - (uint64_t)x : (uint64_t)x, fabs(x))
 ALL(LOOP_UNARY, sign, (x > 0) - (x < 0), x != x ? x : (T)((x > 0) - (x < 0)))
-ALL(LOOP_UNARY, square, (uint64_t)x * (uint64_t)x, x *x)
+ALL(LOOP_UNARY, square, (uint64_t)x *(uint64_t)x, x *x)
 FLOATS(LOOP_UNARY, sqrt, 2, sqrt(x))
 FLOATS(LOOP_UNARY, log, 16, log(x))
 FLOATS(LOOP_UNARY, relu, 1, x <= 0 ? (T)0 : x)
@@ -122,14 +114,12 @@ typedef struct relu_job {
     float *y;
 } relu_job;
 
-static void relu_range(void *argument, int64_t begin, int64_t end)
-{
+static void relu_range(void *argument, int64_t begin, int64_t end) {
     float *y = ((relu_job *)argument)->y + begin;
     relu_f32(end - begin, y, y, NULL, NULL);
 }
 
-void gt__cpu_relu_in_place(gt__device *device, float *y, int64_t n)
-{
+void gt__cpu_relu_in_place(gt__device *device, float *y, int64_t n) {
     relu_job job = {y};
     gt__cpu_for(device, n, gt__cpu_grain(1), relu_range, &job);
 }
@@ -140,17 +130,14 @@ FLOATS(LOOP_BINARY, tanh_backward, 2, x *((T)1 - y * y))
 FLOATS(LOOP_BINARY, sigmoid_backward, 2, x *y *((T)1 - y))
 FLOATS(LOOP_BINARY, relu_backward, 1, y > 0 ? x : (y != y ? y : (T)0))
 
-FLOATS(LOOP_BINARY, gelu_backward, 40,
-       x *((T)0.5 * erfc(-y * (T)SQRT_HALF) + y * (T)INVERSE_SQRT_2PI * exp((T)-0.5 * y * y)))
+FLOATS(LOOP_BINARY, gelu_backward, 40, x *((T)0.5 * erfc(-y * (T)SQRT_HALF) + y * (T)INVERSE_SQRT_2PI * exp((T)-0.5 * y * y)))
 
-static inline float gelu_tanh_slope_f32(float y)
-{
+static inline float gelu_tanh_slope_f32(float y) {
     float t = gt__tanh_f32((float)SQRT_2_OVER_PI * (y + 0.044715f * y * y * y));
     return 0.5f * (1.0f + t) + 0.5f * y * (1.0f - t * t) * (float)SQRT_2_OVER_PI * (1.0f + 3.0f * 0.044715f * y * y);
 }
 
-static inline double gelu_tanh_slope_f64(double y)
-{
+static inline double gelu_tanh_slope_f64(double y) {
     double t = tanh(SQRT_2_OVER_PI * (y + 0.044715 * y * y * y));
     return 0.5 * (1 + t) + 0.5 * y * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * 0.044715 * y * y);
 }
@@ -159,14 +146,12 @@ LOOP_BINARY(f32, float, gelu_tanh_backward, x *gelu_tanh_slope_f32(y))
 LOOP_BINARY(f64, double, gelu_tanh_backward, x *gelu_tanh_slope_f64(y))
 KERNEL(gelu_tanh_backward, NULL, 16, NULL)
 
-static inline float silu_slope_f32(float y)
-{
+static inline float silu_slope_f32(float y) {
     float s = gt__sigmoid_f32(y);
     return s * (1.0f + y * (1.0f - s));
 }
 
-static inline double silu_slope_f64(double y)
-{
+static inline double silu_slope_f64(double y) {
     double s = 1 / (1 + exp(-y));
     return s * (1 + y * (1 - s));
 }

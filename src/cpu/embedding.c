@@ -9,18 +9,16 @@ typedef struct embedding_job {
     int64_t width;
 } embedding_job;
 
-static gt_status check_indices(const gt__call *call, const gt_tensor *indices, int64_t rows)
-{
+static gt_status check_indices(const gt__call *call, const gt_tensor *indices, int64_t rows) {
     for (int64_t i = 0; i < indices->meta.numel; i++) {
         int64_t index = gt__cpu_get_i64(gt__data(indices), indices->meta.dtype, i);
-        GT_CALL_REQUIRE(call, index >= 0 && index < rows, GT_BAD_LABEL, "position %lld has index %lld, the weight has %lld rows", (long long)i,
-                        (long long)index, (long long)rows);
+        GT_CALL_REQUIRE(call, index >= 0 && index < rows, GT_BAD_LABEL, "position %lld has index %lld, the weight has %lld rows",
+                        (long long)i, (long long)index, (long long)rows);
     }
     return GT_OK;
 }
 
-static void forward_range(void *argument, int64_t begin, int64_t end)
-{
+static void forward_range(void *argument, int64_t begin, int64_t end) {
     const embedding_job *job = argument;
     gt_dtype dtype = job->from->meta.dtype;
     for (int64_t i = begin; i < end; i++) {
@@ -30,8 +28,7 @@ static void forward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(embedding)
-{
+GT__CPU_KERNEL(embedding) {
     const gt_tensor *weight = call->in[0], *indices = call->in[1];
     GT_TRY(check_indices(call, indices, weight->meta.shape[0]));
     if (call->out[0]->meta.numel == 0) return GT_OK;
@@ -41,8 +38,7 @@ GT__CPU_KERNEL(embedding)
 }
 
 /* Each thread takes some columns of the table and adds all positions to them in order: deterministic, and no two threads write the same place. */
-static void backward_columns(void *argument, int64_t begin, int64_t end)
-{
+static void backward_columns(void *argument, int64_t begin, int64_t end) {
     const embedding_job *job = argument;
     gt_dtype dtype = job->from->meta.dtype, to_dtype = job->to->meta.dtype;
     for (int64_t i = 0; i < job->indices->meta.numel; i++) {
@@ -65,10 +61,10 @@ static void backward_columns(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(embedding_backward)
-{
+GT__CPU_KERNEL(embedding_backward) {
     gt_tensor *dw = call->out[0];
-    GT_CALL_REQUIRE(call, dw->meta.dtype == GT_DTYPE_F32 || dw->meta.dtype == GT_DTYPE_F64, GT_INTERNAL, "sums in %s", gt_dtype_name(dw->meta.dtype));
+    GT_CALL_REQUIRE(call, dw->meta.dtype == GT_DTYPE_F32 || dw->meta.dtype == GT_DTYPE_F64, GT_INTERNAL, "sums in %s",
+                    gt_dtype_name(dw->meta.dtype));
     gt__cpu_fill_tensor(device, gt__data(dw), &dw->meta, 0.0);
     if (dw->meta.numel == 0) return GT_OK;
     embedding_job job = {.from = call->in[0], .indices = call->in[1], .to = dw, .width = dw->meta.shape[1]};

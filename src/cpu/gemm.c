@@ -22,8 +22,7 @@ typedef struct block_place {
     void *c;
 } block_place;
 
-static void tile_place(const gemm_job *job, int64_t tile, block_place *place, int64_t *i0, int64_t *j0)
-{
+static void tile_place(const gemm_job *job, int64_t tile, block_place *place, int64_t *i0, int64_t *j0) {
     const gt__gemm *gemm = job->gemm;
     *i0 = tile % job->tiles_m * job->tile_m;
     tile /= job->tiles_m;
@@ -44,12 +43,12 @@ static void tile_place(const gemm_job *job, int64_t tile, block_place *place, in
     place->bias = gemm->bias ? gt__cpu_at(gemm->bias, gemm->bias_dtype, bias) : NULL;
 }
 
-#define REAL float
+#define REAL    float
 #define NAME(x) x##_f32
 #include "cpu/gemm_blocks.h"
 #undef REAL
 #undef NAME
-#define REAL double
+#define REAL    double
 #define NAME(x) x##_f64
 #include "cpu/gemm_blocks.h"
 #undef REAL
@@ -57,20 +56,19 @@ static void tile_place(const gemm_job *job, int64_t tile, block_place *place, in
 
 /* --- matrices as sources ------------------------------------------------------------------------------------------------------------ */
 
-static const float *matrix_fetch_f32(const gt__gemm_source *source, const void *data, int64_t fixed, int64_t begin, int64_t n, float *buffer)
-{
+static const float *matrix_fetch_f32(const gt__gemm_source *source, const void *data, int64_t fixed, int64_t begin, int64_t n,
+                                     float *buffer) {
     int64_t along = source->along_k ? source->stride_k : source->stride_i, across = source->along_k ? source->stride_i : source->stride_k;
     return gt__cpu_view_f32(gt__cpu_at(data, source->dtype, fixed * across + begin * along), source->dtype, along, n, buffer);
 }
 
-static const double *matrix_fetch_f64(const gt__gemm_source *source, const void *data, int64_t fixed, int64_t begin, int64_t n, double *buffer)
-{
+static const double *matrix_fetch_f64(const gt__gemm_source *source, const void *data, int64_t fixed, int64_t begin, int64_t n,
+                                      double *buffer) {
     int64_t along = source->along_k ? source->stride_k : source->stride_i, across = source->along_k ? source->stride_i : source->stride_k;
     return gt__cpu_view_f64(gt__cpu_at(data, source->dtype, fixed * across + begin * along), source->dtype, along, n, buffer);
 }
 
-gt__gemm_source gt__gemm_matrix(const void *data, gt_dtype dtype, int64_t stride_i, int64_t stride_k)
-{
+gt__gemm_source gt__gemm_matrix(const void *data, gt_dtype dtype, int64_t stride_i, int64_t stride_k) {
     gt__gemm_source source = {.fetch_f32 = matrix_fetch_f32,
                               .fetch_f64 = matrix_fetch_f64,
                               .data = data,
@@ -86,8 +84,7 @@ gt__gemm_source gt__gemm_matrix(const void *data, gt_dtype dtype, int64_t stride
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* Smaller tiles until every thread has some. */
-static void choose_tiles(gemm_job *job, int64_t products, int64_t threads)
-{
+static void choose_tiles(gemm_job *job, int64_t products, int64_t threads) {
     const gt__gemm *gemm = job->gemm;
     job->tile_m = GT__MIN(BLOCK_M, round_up(gemm->m, job->mr));
     job->tile_n = GT__MIN(BLOCK_N, round_up(gemm->n, job->nr));
@@ -95,7 +92,7 @@ static void choose_tiles(gemm_job *job, int64_t products, int64_t threads)
         job->tiles_m = (gemm->m + job->tile_m - 1) / job->tile_m;
         job->tiles_n = (gemm->n + job->tile_n - 1) / job->tile_n;
         job->tiles = products * job->tiles_m * job->tiles_n;
-        if (job->tiles >= threads || (double)gemm->m * (double)gemm->n * (double)gemm->k * (double)products < 65536.0) return;
+        if (job->tiles >= threads) return;
         if (job->tile_n > job->nr && job->tile_n >= job->tile_m)
             job->tile_n = round_up(job->tile_n / 2, job->nr);
         else if (job->tile_m > job->mr)
@@ -108,8 +105,7 @@ static void choose_tiles(gemm_job *job, int64_t products, int64_t threads)
 }
 
 /* Room for packed panels is kept by the device: a product never fails for want of it once one has run. */
-static gt_status panel_room(gt__cpu_device *device, size_t bytes, void **room)
-{
+static gt_status panel_room(gt__cpu_device *device, size_t bytes, void **room) {
     if (device->pack_bytes < bytes) {
         void *larger = gt__malloc(bytes + 64);
         if (!larger) return GT_OUT_OF_HOST_MEMORY;
@@ -121,8 +117,7 @@ static gt_status panel_room(gt__cpu_device *device, size_t bytes, void **room)
     return GT_OK;
 }
 
-gt_status gt__cpu_gemm(gt__device *device, const gt__gemm *gemm)
-{
+gt_status gt__cpu_gemm(gt__device *device, const gt__gemm *gemm) {
     gt__cpu_device *cpu = gt__cpu(device);
     int64_t products = 1;
     for (int32_t axis = 0; axis < gemm->batch_ndim; axis++) products *= gemm->batch_shape[axis];
@@ -141,8 +136,11 @@ gt_status gt__cpu_gemm(gt__device *device, const gt__gemm *gemm)
         job.mr = kernel.mr;
         job.nr = kernel.nr;
     }
-    choose_tiles(&job, products, cpu->threads);
-    job.slots = GT__MIN(job.tiles, cpu->threads);
+    /* A small product is done before a second thread would have started. */
+    bool small = (double)gemm->m * (double)gemm->n * (double)gemm->k * (double)products < 1e6;
+    int64_t threads = small ? 1 : cpu->threads;
+    choose_tiles(&job, products, threads);
+    job.slots = GT__MIN(job.tiles, threads);
     job.room_each = (BLOCK_M * BLOCK_K + BLOCK_N * BLOCK_K + BLOCK_M * BLOCK_N) * (int64_t)(wide ? sizeof(double) : sizeof(float));
     GT_TRY(panel_room(cpu, (size_t)(job.room_each * job.slots), &job.room));
     /* One slot a range: as many ranges as slots, each one long. After a fork they run one after another. */

@@ -14,7 +14,7 @@ struct gt__gemm_source {
     const float *(*fetch_f32)(const gt__gemm_source *source, const void *data, int64_t fixed, int64_t begin, int64_t n, float *buffer);
     const double *(*fetch_f64)(const gt__gemm_source *source, const void *data, int64_t fixed, int64_t begin, int64_t n, double *buffer);
     const void *data;
-    const void *geometry; /* for the fetches' own use */
+    const void *geometry;       /* for the fetches' own use */
     int64_t stride_i, stride_k; /* of matrices: along rows (A) or columns (B), and along k */
     int64_t batch_strides[GT_MAX_DIMS];
     gt_dtype dtype;

@@ -1,8 +1,8 @@
 /* The blocked product for one type: included by gemm.c once with REAL = float and once with double. NAME(x) makes x_f32 or x_f64. */
 
 /* Rows (or columns) [i0, i0 + extent) over k [k0, k0 + depth) of a source, as panels of `width` rows: panel, then k, then row; zeros fill the last panel. */
-static void NAME(pack)(const gt__gemm_source *source, const void *data, int64_t i0, int64_t extent, int64_t k0, int64_t depth, int64_t width, REAL *to)
-{
+static void NAME(pack)(const gt__gemm_source *source, const void *data, int64_t i0, int64_t extent, int64_t k0, int64_t depth,
+                       int64_t width, REAL *to) {
     REAL buffer[GT__CHUNK];
     int64_t padded = (extent + width - 1) / width * width;
     if (source->along_k) {
@@ -30,8 +30,7 @@ static void NAME(pack)(const gt__gemm_source *source, const void *data, int64_t 
 
 /* The finished sums of a tile go to C: bias, relu, dtype. */
 static void NAME(finish)(const gt__gemm *gemm, const block_place *place, int64_t i0, int64_t rows, int64_t j0, int64_t columns, REAL *sums,
-                         int64_t sums_stride)
-{
+                         int64_t sums_stride) {
     REAL bias[BLOCK_N];
     if (place->bias) NAME(gt__cpu_load)(bias, gt__cpu_at(place->bias, gemm->bias_dtype, j0), gemm->bias_dtype, 1, columns);
     for (int64_t i = 0; i < rows; i++) {
@@ -46,8 +45,7 @@ static void NAME(finish)(const gt__gemm *gemm, const block_place *place, int64_t
 }
 
 /* Every slots-th tile from `slot` on, with that slot's room for panels. */
-static void NAME(tiles)(void *argument, int64_t slot, int64_t end)
-{
+static void NAME(tiles)(void *argument, int64_t slot, int64_t end) {
     (void)end;
     const gemm_job *job = argument;
     const gt__gemm *gemm = job->gemm;

@@ -5,22 +5,19 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float gt__f32_from_bits(uint32_t bits)
-{
+static inline float gt__f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint32_t gt__bits_from_f32(float value)
-{
+static inline uint32_t gt__bits_from_f32(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float gt__f16_to_f32(uint16_t h)
-{
+static inline float gt__f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
     if (exponent == 31) return gt__f32_from_bits(sign | 0x7f800000u | (mantissa ? 0x400000u | mantissa << 13 : 0));
     if (exponent == 0) {
@@ -30,8 +27,7 @@ static inline float gt__f16_to_f32(uint16_t h)
     return gt__f32_from_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
 }
 
-static inline uint16_t gt__f32_to_f16(float value)
-{
+static inline uint16_t gt__f32_to_f16(float value) {
     uint32_t bits = gt__bits_from_f32(value), magnitude = bits & 0x7fffffffu, sign = (bits >> 16) & 0x8000u;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and up */
@@ -46,15 +42,13 @@ static inline uint16_t gt__f32_to_f16(float value)
     return (uint16_t)(sign | (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13);
 }
 
-static inline float gt__bf16_to_f32(uint16_t h)
-{
+static inline float gt__bf16_to_f32(uint16_t h) {
     uint32_t bits = (uint32_t)h << 16;
     if ((bits & 0x7fffffffu) > 0x7f800000u) bits |= 0x400000u;
     return gt__f32_from_bits(bits);
 }
 
-static inline uint16_t gt__f32_to_bf16(float value)
-{
+static inline uint16_t gt__f32_to_bf16(float value) {
     uint32_t bits = gt__bits_from_f32(value);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint32_t nan = bits >> 16 | 0x40u;
@@ -63,8 +57,7 @@ static inline uint16_t gt__f32_to_bf16(float value)
 
 /* An f32 from which rounding to a half gives what rounding `value` itself would: cut towards zero, with the last bit set if
  * anything was cut off ("round to odd"). */
-static inline float gt__f64_to_f32_odd(double value)
-{
+static inline float gt__f64_to_f32_odd(double value) {
     float nearest = (float)value;
     if (!(nearest - nearest == 0.0f)) { /* infinite or NaN */
         if (value - value == 0.0) return value < 0 ? -0x1.fffffep127f : 0x1.fffffep127f;

@@ -4,6 +4,16 @@
 
 #include "core/shape.h"
 
+/* gt_dtype_size of a known dtype, without a call. */
+static inline int64_t gt__cpu_size(gt_dtype dtype) {
+    static const int8_t sizes[GT_DTYPE_COUNT] = {
+#define SIZE_OF(constant, name, value, bytes) [value] = (bytes),
+        GT_DTYPE_LIST(SIZE_OF)
+#undef SIZE_OF
+    };
+    return sizes[dtype];
+}
+
 /* Elements that a kernel converts at a time, on its stack. */
 #define GT__CHUNK 256
 
@@ -17,37 +27,26 @@ void gt__cpu_store_f64(void *to, gt_dtype dtype, int64_t stride, const double *f
 void gt__cpu_store_i64(void *to, gt_dtype dtype, int64_t stride, const int64_t *from, int64_t n);
 
 /* The values themselves where they lie as they are needed, else converted into `buffer` (n of them). */
-static inline const float *gt__cpu_view_f32(const void *from, gt_dtype dtype, int64_t stride, int64_t n, float *buffer)
-{
+static inline const float *gt__cpu_view_f32(const void *from, gt_dtype dtype, int64_t stride, int64_t n, float *buffer) {
     if (dtype == GT_DTYPE_F32 && (stride == 1 || n == 1)) return (const float *)from;
     gt__cpu_load_f32(buffer, from, dtype, stride, n);
     return buffer;
 }
 
-static inline const double *gt__cpu_view_f64(const void *from, gt_dtype dtype, int64_t stride, int64_t n, double *buffer)
-{
+static inline const double *gt__cpu_view_f64(const void *from, gt_dtype dtype, int64_t stride, int64_t n, double *buffer) {
     if (dtype == GT_DTYPE_F64 && (stride == 1 || n == 1)) return (const double *)from;
     gt__cpu_load_f64(buffer, from, dtype, stride, n);
     return buffer;
 }
 
-/* One element, by its index from `from`. */
-static inline double gt__cpu_get_f64(const void *from, gt_dtype dtype, int64_t index);
-static inline void gt__cpu_put_f64(void *to, gt_dtype dtype, int64_t index, double value);
-static inline int64_t gt__cpu_get_i64(const void *from, gt_dtype dtype, int64_t index);
-
-static inline const void *gt__cpu_at(const void *base, gt_dtype dtype, int64_t index)
-{
-    return (const char *)base + index * (int64_t)gt_dtype_size(dtype);
+/* One element, by its index. */
+static inline const void *gt__cpu_at(const void *base, gt_dtype dtype, int64_t index) {
+    return (const char *)base + index * gt__cpu_size(dtype);
 }
 
-static inline void *gt__cpu_at_mut(void *base, gt_dtype dtype, int64_t index)
-{
-    return (char *)base + index * (int64_t)gt_dtype_size(dtype);
-}
+static inline void *gt__cpu_at_mut(void *base, gt_dtype dtype, int64_t index) { return (char *)base + index * gt__cpu_size(dtype); }
 
-static inline double gt__cpu_get_f64(const void *from, gt_dtype dtype, int64_t index)
-{
+static inline double gt__cpu_get_f64(const void *from, gt_dtype dtype, int64_t index) {
     if (dtype == GT_DTYPE_F32) return (double)((const float *)from)[index];
     if (dtype == GT_DTYPE_F64) return ((const double *)from)[index];
     double value;
@@ -55,8 +54,7 @@ static inline double gt__cpu_get_f64(const void *from, gt_dtype dtype, int64_t i
     return value;
 }
 
-static inline void gt__cpu_put_f64(void *to, gt_dtype dtype, int64_t index, double value)
-{
+static inline void gt__cpu_put_f64(void *to, gt_dtype dtype, int64_t index, double value) {
     if (dtype == GT_DTYPE_F32)
         ((float *)to)[index] = (float)value;
     else if (dtype == GT_DTYPE_F64)
@@ -65,8 +63,7 @@ static inline void gt__cpu_put_f64(void *to, gt_dtype dtype, int64_t index, doub
         gt__cpu_store_f64(gt__cpu_at_mut(to, dtype, index), dtype, 1, &value, 1);
 }
 
-static inline int64_t gt__cpu_get_i64(const void *from, gt_dtype dtype, int64_t index)
-{
+static inline int64_t gt__cpu_get_i64(const void *from, gt_dtype dtype, int64_t index) {
     if (dtype == GT_DTYPE_I64) return ((const int64_t *)from)[index];
     if (dtype == GT_DTYPE_I32) return ((const int32_t *)from)[index];
     return ((const uint8_t *)from)[index];

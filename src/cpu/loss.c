@@ -21,10 +21,11 @@ typedef struct loss_job {
     gt_reduction reduction;
 } loss_job;
 
-static double class_weight(const loss_job *job, int64_t c) { return job->weights ? gt__cpu_get_f64(job->weights, job->weights_dtype, c) : 1.0; }
+static double class_weight(const loss_job *job, int64_t c) {
+    return job->weights ? gt__cpu_get_f64(job->weights, job->weights_dtype, c) : 1.0;
+}
 
-static loss_job loss_job_for(const gt__call *call, const gt_tensor *logits, const gt_tensor *labels, const gt_tensor *weights)
-{
+static loss_job loss_job_for(const gt__call *call, const gt_tensor *logits, const gt_tensor *labels, const gt_tensor *weights) {
     loss_job job = {.logits = gt__data(logits),
                     .labels = gt__data(labels),
                     .weights = weights ? gt__data(weights) : NULL,
@@ -40,8 +41,7 @@ static loss_job loss_job_for(const gt__call *call, const gt_tensor *logits, cons
 }
 
 /* Before anything is written. */
-static gt_status check_labels(const gt__call *call, const loss_job *job, int64_t rows)
-{
+static gt_status check_labels(const gt__call *call, const loss_job *job, int64_t rows) {
     for (int64_t row = 0; row < rows; row++) {
         int64_t label = gt__cpu_get_i64(job->labels, job->label_dtype, row);
         GT_CALL_REQUIRE(call, (label >= 0 && label < job->classes) || label == job->ignore, GT_BAD_LABEL,
@@ -51,8 +51,7 @@ static gt_status check_labels(const gt__call *call, const loss_job *job, int64_t
     return GT_OK;
 }
 
-static void forward_range(void *argument, int64_t begin, int64_t end)
-{
+static void forward_range(void *argument, int64_t begin, int64_t end) {
     const loss_job *job = argument;
     double buffer[GT__CHUNK];
     for (int64_t row = begin; row < end; row++) {
@@ -81,8 +80,7 @@ static void forward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(cross_entropy)
-{
+GT__CPU_KERNEL(cross_entropy) {
     int64_t rows = call->in[0]->meta.shape[0];
     loss_job job = loss_job_for(call, call->in[0], call->in[1], call->n_in > 2 ? call->in[2] : NULL);
     GT_TRY(check_labels(call, &job, rows));
@@ -115,8 +113,7 @@ GT__CPU_KERNEL(cross_entropy)
 
 /* Of a row: p (share + smoothing / classes * sum of weights), less smoothing / classes * weight of each class and `share` at the label, where
  * share = (1 - smoothing) * weight of the label. */
-static void backward_range(void *argument, int64_t begin, int64_t end)
-{
+static void backward_range(void *argument, int64_t begin, int64_t end) {
     const loss_job *job = argument;
     double buffer[GT__CHUNK];
     double mean = job->reduction == GT_REDUCTION_MEAN ? gt__cpu_get_f64(gt__data(job->sums), job->sums->meta.dtype, 0) : 1.0;
@@ -147,8 +144,7 @@ static void backward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(cross_entropy_backward)
-{
+GT__CPU_KERNEL(cross_entropy_backward) {
     loss_job job = loss_job_for(call, call->in[1], call->in[2], call->in[3]);
     job.dloss = call->in[0];
     job.lse = call->in[4];

@@ -5,8 +5,7 @@
 #include "cpu/onednn.h"
 #include "cpu/target.h"
 
-GT__CPU_KERNEL(matmul)
-{
+GT__CPU_KERNEL(matmul) {
     const gt_tensor *a = call->in[0], *b = call->in[1];
     gt_tensor *c = call->out[0];
     int32_t ndim = c->meta.ndim, batch = ndim - 2;
@@ -34,8 +33,7 @@ GT__CPU_KERNEL(matmul)
     return gt__cpu_gemm(device, &gemm);
 }
 
-static gt_status linear(gt__device *device, const gt__call *call, bool relu)
-{
+static gt_status linear(gt__device *device, const gt__call *call, bool relu) {
     const gt_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
     gt_tensor *y = call->out[0];
     if (y->meta.numel == 0) return GT_OK;
@@ -70,8 +68,7 @@ typedef struct bias_relu_job {
     int64_t rows, channels, rows_each;
 } bias_relu_job;
 
-GT__CPU_CLONES static void masked_row_f32(int64_t n, float *dz, double *sums, const float *dy, const float *y)
-{
+GT__CPU_CLONES static void masked_row_f32(int64_t n, float *dz, double *sums, const float *dy, const float *y) {
     for (int64_t c = 0; c < n; c++) {
         float v = y[c] > 0 ? dy[c] : (y[c] != y[c] ? y[c] : 0.0f);
         dz[c] = v;
@@ -79,8 +76,7 @@ GT__CPU_CLONES static void masked_row_f32(int64_t n, float *dz, double *sums, co
     }
 }
 
-GT__CPU_CLONES static void masked_row_f64(int64_t n, double *dz, double *sums, const double *dy, const double *y)
-{
+GT__CPU_CLONES static void masked_row_f64(int64_t n, double *dz, double *sums, const double *dy, const double *y) {
     for (int64_t c = 0; c < n; c++) {
         double v = y[c] > 0 ? dy[c] : (y[c] != y[c] ? y[c] : 0.0);
         dz[c] = v;
@@ -88,8 +84,7 @@ GT__CPU_CLONES static void masked_row_f64(int64_t n, double *dz, double *sums, c
     }
 }
 
-static void bias_relu_range(void *argument, int64_t begin, int64_t end)
-{
+static void bias_relu_range(void *argument, int64_t begin, int64_t end) {
     const bias_relu_job *job = argument;
     gt_dtype dtype = job->dy->meta.dtype;
     int64_t channels = job->channels;
@@ -119,14 +114,13 @@ static void bias_relu_range(void *argument, int64_t begin, int64_t end)
 }
 
 /* Both inputs are row-major [rows, channels] in memory: rank 2, or channels-last. */
-GT__CPU_KERNEL(bias_relu_backward)
-{
+GT__CPU_KERNEL(bias_relu_backward) {
     const gt_tensor *dy = call->in[0], *y = call->in[1];
     gt_tensor *db = call->n_out > 1 ? call->out[1] : NULL;
     bias_relu_job job = {.dy = dy, .y = y, .dz = call->out[0], .channels = dy->meta.shape[1]};
     job.rows = job.channels ? dy->meta.numel / job.channels : 0;
     if (job.channels == 0) return GT_OK;
-    int64_t parts = job.rows * job.channels >= 32768 ? GT__MIN(gt__cpu(device)->threads, job.rows) : 1;
+    int64_t parts = job.rows * job.channels >= 131072 ? GT__MIN(gt__cpu(device)->threads, job.rows) : 1;
     parts = GT__MAX(parts, 1);
     job.rows_each = (job.rows + parts - 1) / parts;
     job.sums = gt__calloc((size_t)(parts * job.channels), sizeof *job.sums);

@@ -22,45 +22,40 @@ typedef struct norm_job {
     gt_tensor *mean_out, *rstd_out;
 } norm_job;
 
-static double get_or(const gt_tensor *t, int64_t i, double otherwise) { return t ? gt__cpu_get_f64(gt__data(t), t->meta.dtype, i) : otherwise; }
-static void put(gt_tensor *t, int64_t i, double value)
-{
+static double get_or(const gt_tensor *t, int64_t i, double otherwise) {
+    return t ? gt__cpu_get_f64(gt__data(t), t->meta.dtype, i) : otherwise;
+}
+static void put(gt_tensor *t, int64_t i, double value) {
     if (t) gt__cpu_put_f64(gt__data(t), t->meta.dtype, i, value);
 }
 
 /* n elements from `at` of a tensor, as they lie in memory. */
-static const double *read_f64(const gt_tensor *t, int64_t at, int64_t n, double *buffer)
-{
+static const double *read_f64(const gt_tensor *t, int64_t at, int64_t n, double *buffer) {
     return gt__cpu_view_f64(gt__cpu_at(gt__data(t), t->meta.dtype, at), t->meta.dtype, 1, n, buffer);
 }
 
-static void write_f64(gt_tensor *t, int64_t at, int64_t n, const double *values)
-{
+static void write_f64(gt_tensor *t, int64_t at, int64_t n, const double *values) {
     gt__cpu_store_f64(gt__cpu_at_mut(gt__data(t), t->meta.dtype, at), t->meta.dtype, 1, values, n);
 }
 
 /* --- sums a column --------------------------------------------------------------------------------------------------------------------- */
 
-GT__CPU_CLONES static void add_row(int64_t n, double *sum, const double *x)
-{
+GT__CPU_CLONES static void add_row(int64_t n, double *sum, const double *x) {
     for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-GT__CPU_CLONES static void add_row_squares(int64_t n, double *sum, const double *x, const double *mean)
-{
+GT__CPU_CLONES static void add_row_squares(int64_t n, double *sum, const double *x, const double *mean) {
     for (int64_t i = 0; i < n; i++) sum[i] += (x[i] - mean[i]) * (x[i] - mean[i]);
 }
 
-GT__CPU_CLONES static void add_row_products(int64_t n, double *sum, double *sum2, const double *dy, const double *x, const double *mean)
-{
+GT__CPU_CLONES static void add_row_products(int64_t n, double *sum, double *sum2, const double *dy, const double *x, const double *mean) {
     for (int64_t i = 0; i < n; i++) {
         sum[i] += dy[i];
         sum2[i] += dy[i] * (x[i] - mean[i]);
     }
 }
 
-static void column_sums_range(void *argument, int64_t begin, int64_t end)
-{
+static void column_sums_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], buffer2[GT__CHUNK];
     for (int64_t part = begin; part < end; part++) {
@@ -81,15 +76,13 @@ static void column_sums_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static int64_t column_parts(gt__device *device, int64_t rows, int64_t width)
-{
-    if (rows * width < 16384) return 1;
+static int64_t column_parts(gt__device *device, int64_t rows, int64_t width) {
+    if (rows * width < 65536) return 1;
     return GT__MIN(GT__MAX(rows / 16, 1), gt__cpu(device)->threads);
 }
 
 /* Fills job->sums[0 .. width) (and sums2) by rows in parts, added up in order. */
-static void column_sums(gt__device *device, norm_job *job, int64_t parts)
-{
+static void column_sums(gt__device *device, norm_job *job, int64_t parts) {
     job->rows_each = (job->rows + parts - 1) / parts;
     memset(job->sums, 0, (size_t)(parts * job->width) * sizeof *job->sums);
     if (job->sums2) memset(job->sums2, 0, (size_t)(parts * job->width) * sizeof *job->sums2);
@@ -102,18 +95,16 @@ static void column_sums(gt__device *device, norm_job *job, int64_t parts)
 
 /* --- batch norm -------------------------------------------------------------------------------------------------------------------------- */
 
-GT__CPU_CLONES static void scale_row_f32(int64_t n, float *y, const float *x, const double *mean, const double *scale, const double *shift)
-{
+GT__CPU_CLONES static void scale_row_f32(int64_t n, float *y, const float *x, const double *mean, const double *scale,
+                                         const double *shift) {
     for (int64_t i = 0; i < n; i++) y[i] = (float)(((double)x[i] - mean[i]) * scale[i] + shift[i]);
 }
 
-GT__CPU_CLONES static void scale_row(int64_t n, double *y, const double *x, const double *mean, const double *scale, const double *shift)
-{
+GT__CPU_CLONES static void scale_row(int64_t n, double *y, const double *x, const double *mean, const double *scale, const double *shift) {
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
 }
 
-static void batch_norm_range(void *argument, int64_t begin, int64_t end)
-{
+static void batch_norm_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], result[GT__CHUNK];
     bool direct = job->x->meta.dtype == GT_DTYPE_F32;
@@ -121,7 +112,8 @@ static void batch_norm_range(void *argument, int64_t begin, int64_t end)
         for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
             int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = row * job->width + c;
             if (direct) {
-                scale_row_f32(n, (float *)gt__data(job->y) + at, (const float *)gt__data(job->x) + at, job->mean + c, job->scale + c, job->shift + c);
+                scale_row_f32(n, (float *)gt__data(job->y) + at, (const float *)gt__data(job->x) + at, job->mean + c, job->scale + c,
+                              job->shift + c);
             } else {
                 scale_row(n, result, read_f64(job->x, at, n, buffer), job->mean + c, job->scale + c, job->shift + c);
                 write_f64(job->y, at, n, result);
@@ -131,8 +123,7 @@ static void batch_norm_range(void *argument, int64_t begin, int64_t end)
 }
 
 /* The batch's statistics, and the running ones moved towards them. */
-static void batch_statistics(gt__device *device, const gt__call *call, norm_job *job, int64_t parts, double *mean, double *rstd)
-{
+static void batch_statistics(gt__device *device, const gt__call *call, norm_job *job, int64_t parts, double *mean, double *rstd) {
     gt_tensor *running_mean = call->in[3], *running_var = call->in[4];
     double count = (double)job->rows, momentum = call->attr.norm.momentum;
     column_sums(device, job, parts);
@@ -149,11 +140,11 @@ static void batch_statistics(gt__device *device, const gt__call *call, norm_job 
     }
 }
 
-GT__CPU_KERNEL(batch_norm)
-{
+GT__CPU_KERNEL(batch_norm) {
     const gt_tensor *x = call->in[0];
     bool training = call->attr.norm.training != 0;
-    norm_job job = {.x = x, .w = call->in[1], .b = call->in[2], .y = call->out[0], .width = x->meta.shape[1], .epsilon = call->attr.norm.epsilon};
+    norm_job job = {
+        .x = x, .w = call->in[1], .b = call->in[2], .y = call->out[0], .width = x->meta.shape[1], .epsilon = call->attr.norm.epsilon};
     if (job.width == 0) return GT_OK;
     job.rows = x->meta.numel / job.width;
     int64_t parts = column_parts(device, job.rows, job.width), width = job.width;
@@ -185,19 +176,16 @@ GT__CPU_KERNEL(batch_norm)
 
 /* dx = scale (dy - shift - (x - mean) dot), where in training shift is the mean of dy, and dot that of dy (x - mean), times rstd^2. */
 GT__CPU_CLONES static void gradient_row_f32(int64_t n, float *dx, const float *dy, const float *x, const double *mean, const double *scale,
-                                            const double *shift, const double *dot)
-{
+                                            const double *shift, const double *dot) {
     for (int64_t i = 0; i < n; i++) dx[i] = (float)(scale[i] * ((double)dy[i] - shift[i] - ((double)x[i] - mean[i]) * dot[i]));
 }
 
 GT__CPU_CLONES static void gradient_row(int64_t n, double *dx, const double *dy, const double *x, const double *mean, const double *scale,
-                                        const double *shift, const double *dot)
-{
+                                        const double *shift, const double *dot) {
     for (int64_t i = 0; i < n; i++) dx[i] = scale[i] * (dy[i] - shift[i] - (x[i] - mean[i]) * dot[i]);
 }
 
-static void batch_norm_backward_range(void *argument, int64_t begin, int64_t end)
-{
+static void batch_norm_backward_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], buffer2[GT__CHUNK], result[GT__CHUNK];
     bool direct = job->x->meta.dtype == GT_DTYPE_F32;
@@ -205,8 +193,8 @@ static void batch_norm_backward_range(void *argument, int64_t begin, int64_t end
         for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
             int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = row * job->width + c;
             if (direct) {
-                gradient_row_f32(n, (float *)gt__data(job->y) + at, (const float *)gt__data(job->dy) + at, (const float *)gt__data(job->x) + at,
-                                 job->mean + c, job->scale + c, job->shift + c, job->dot + c);
+                gradient_row_f32(n, (float *)gt__data(job->y) + at, (const float *)gt__data(job->dy) + at,
+                                 (const float *)gt__data(job->x) + at, job->mean + c, job->scale + c, job->shift + c, job->dot + c);
             } else {
                 gradient_row(n, result, read_f64(job->dy, at, n, buffer), read_f64(job->x, at, n, buffer2), job->mean + c, job->scale + c,
                              job->shift + c, job->dot + c);
@@ -216,8 +204,7 @@ static void batch_norm_backward_range(void *argument, int64_t begin, int64_t end
     }
 }
 
-GT__CPU_KERNEL(batch_norm_backward)
-{
+GT__CPU_KERNEL(batch_norm_backward) {
     const gt_tensor *dy = call->in[0], *x = call->in[1], *w = call->in[2], *mean_in = call->in[3], *rstd_in = call->in[4];
     bool training = call->attr.norm.training != 0;
     norm_job job = {.x = x, .dy = dy, .y = call->out[0], .width = x->meta.shape[1]};
@@ -252,8 +239,7 @@ GT__CPU_KERNEL(batch_norm_backward)
 
 /* --- layer norm -------------------------------------------------------------------------------------------------------------------------- */
 
-static void layer_norm_range(void *argument, int64_t begin, int64_t end)
-{
+static void layer_norm_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], result[GT__CHUNK], buffer_w[GT__CHUNK], buffer_b[GT__CHUNK];
     int64_t width = job->width;
@@ -291,8 +277,7 @@ static void layer_norm_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(layer_norm)
-{
+GT__CPU_KERNEL(layer_norm) {
     const gt_tensor *x = call->in[0];
     norm_job job = {.x = x,
                     .w = call->in[1],
@@ -308,8 +293,7 @@ GT__CPU_KERNEL(layer_norm)
 }
 
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy w. */
-static void layer_norm_dx_range(void *argument, int64_t begin, int64_t end)
-{
+static void layer_norm_dx_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], buffer_dy[GT__CHUNK], buffer_w[GT__CHUNK], result[GT__CHUNK];
     int64_t width = job->width;
@@ -340,8 +324,7 @@ static void layer_norm_dx_range(void *argument, int64_t begin, int64_t end)
 }
 
 /* Sums of dy and dy xhat a column, by rows in parts. */
-static void layer_norm_dw_range(void *argument, int64_t begin, int64_t end)
-{
+static void layer_norm_dw_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], buffer_dy[GT__CHUNK];
     int64_t width = job->width;
@@ -362,8 +345,7 @@ static void layer_norm_dw_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(layer_norm_backward)
-{
+GT__CPU_KERNEL(layer_norm_backward) {
     const gt_tensor *x = call->in[1];
     norm_job job = {.x = x,
                     .dy = call->in[0],

@@ -15,6 +15,8 @@
 #else
 /* Where we are built without OpenMP (clang) but oneDNN with it, oneDNN brings these. */
 extern int omp_get_max_threads(void) __attribute__((weak));
+extern int omp_get_thread_limit(void) __attribute__((weak));
+extern int omp_in_parallel(void) __attribute__((weak));
 extern void omp_set_num_threads(int threads) __attribute__((weak));
 #endif
 
@@ -27,13 +29,13 @@ struct gt__onednn {
 
 enum { KIND_MATMUL = 1, KIND_FORWARD, KIND_BACKWARD_DATA, KIND_BACKWARD_WEIGHTS };
 
-/* Below this many multiplications our own product is as fast. */
-#define WORTH_A_CALL 4096.0
+/* Below this many multiplications our own product is as fast, and one thread is as fast as several. */
+#define WORTH_A_CALL  4096.0
+#define WORTH_THREADS 1e6
 
 /* --- the engine ---------------------------------------------------------------------------------------------------------------------------- */
 
-void gt__onednn_destroy(gt__onednn *onednn)
-{
+void gt__onednn_destroy(gt__onednn *onednn) {
     if (!onednn) return;
     gt__onednn_cache_destroy(onednn->cache);
     if (onednn->stream) (void)dnnl_stream_destroy(onednn->stream);
@@ -41,8 +43,7 @@ void gt__onednn_destroy(gt__onednn *onednn)
     gt__free(onednn);
 }
 
-gt_status gt__onednn_create(int32_t threads, gt__onednn **out)
-{
+gt_status gt__onednn_create(int32_t threads, gt__onednn **out) {
     (void)threads;
     gt__onednn *onednn = gt__calloc(1, sizeof *onednn);
     if (!onednn) return GT_OUT_OF_HOST_MEMORY;
@@ -52,66 +53,61 @@ gt_status gt__onednn_create(int32_t threads, gt__onednn **out)
     if (!onednn->cache) {
         gt__onednn_destroy(onednn);
         if (status == dnnl_success) return GT_OUT_OF_HOST_MEMORY;
-        return gt__error_raise(GT_LIBRARY, __FILE__, __LINE__, (int64_t)status, "dnnl_status_t", NULL, "oneDNN cannot make its CPU engine: status %d",
-                               (int)status);
+        return gt__error_raise(GT_LIBRARY, __FILE__, __LINE__, (int64_t)status, "dnnl_status_t", NULL,
+                               "oneDNN cannot make its CPU engine: status %d", (int)status);
     }
     onednn->owner = getpid();
     *out = onednn;
     return GT_OK;
 }
 
-static bool usable(gt__device *device)
-{
+static bool usable(gt__device *device) {
     const gt__onednn *onednn = gt__cpu(device)->onednn;
     return onednn && onednn->owner == getpid();
 }
 
-const char *gt__onednn_version(char *buffer, size_t size)
-{
+const char *gt__onednn_version(char *buffer, size_t size) {
     const dnnl_version_t *version = dnnl_version();
     (void)snprintf(buffer, size, ", oneDNN %d.%d", version->major, version->minor);
     return buffer;
 }
 
-/* oneDNN runs on as many threads as OpenMP would use in the calling thread: ours while a call lasts, then the caller's again. */
-static int threads_enter(int threads)
-{
+/* oneDNN runs on as many threads as OpenMP would use in the calling thread: ours while a call lasts, then the caller's again. A primitive leaves work undone
+ * when it gets fewer threads than it was built for, so *threads is cut to what OpenMP will grant: one inside a parallel region of the host's. */
+static int threads_enter(int *threads) {
 #ifndef GTRAIN_HAVE_OPENMP
-    if (!omp_get_max_threads || !omp_set_num_threads) return threads;
+    if (!omp_get_max_threads || !omp_set_num_threads || !omp_in_parallel || !omp_get_thread_limit) return *threads;
 #endif
+    *threads = omp_in_parallel() ? 1 : GT__MIN(*threads, omp_get_thread_limit());
     int previous = omp_get_max_threads();
-    if (previous != threads) omp_set_num_threads(threads);
+    if (previous != *threads) omp_set_num_threads(*threads);
     return previous;
 }
 
-static void threads_leave(int threads, int previous)
-{
+static void threads_leave(int threads, int previous) {
     if (previous != threads) omp_set_num_threads(previous);
 }
 
 /* --- building plans --------------------------------------------------------------------------------------------------------------------------- */
 
-#define DNN_TRY(expr)                                       \
-    do {                                                    \
-        dnnl_status_t dnn_status = (expr);                  \
-        if (dnn_status != dnnl_success) return dnn_status;  \
+#define DNN_TRY(expr)                                                                                                                      \
+    do {                                                                                                                                   \
+        dnnl_status_t dnn_status = (expr);                                                                                                 \
+        if (dnn_status != dnnl_success) return dnn_status;                                                                                 \
     } while (0)
 
-static dnnl_status_t make_memory(gt__onednn *onednn, gt__dnn_md_ref md, dnnl_memory_t *memory)
-{
+static dnnl_status_t make_memory(gt__onednn *onednn, gt__dnn_md_ref md, dnnl_memory_t *memory) {
     return dnnl_memory_create(memory, md, onednn->engine, DNNL_MEMORY_NONE);
 }
 
 /* oneDNN's own plain loops, which are slower than ours. */
-static bool is_reference(const_dnnl_primitive_desc_t pd)
-{
+static bool is_reference(const_dnnl_primitive_desc_t pd) {
     const char *name = NULL;
     if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name) != dnnl_success || !name) return true;
     return strstr(name, "ref") != NULL;
 }
 
-static dnnl_status_t make_primitive(gt__onednn *onednn, const_dnnl_primitive_desc_t pd, gt__onednn_plan *plan)
-{
+static dnnl_status_t make_primitive(gt__onednn *onednn, const_dnnl_primitive_desc_t pd, gt__onednn_plan *plan) {
     if (is_reference(pd)) return dnnl_unimplemented;
     gt__dnn_md_ref scratchpad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     plan->scratchpad_bytes = scratchpad ? dnnl_memory_desc_get_size(scratchpad) : 0;
@@ -120,21 +116,20 @@ static dnnl_status_t make_primitive(gt__onednn *onednn, const_dnnl_primitive_des
 }
 
 /* plan->weights is as our tensors lie (`ours`); a reorder between that and what the primitive wants (`theirs`) if they differ. */
-static dnnl_status_t make_weights(gt__onednn *onednn, gt__dnn_md_ref ours, gt__dnn_md_ref theirs, bool gradient, gt__onednn_plan *plan)
-{
+static dnnl_status_t make_weights(gt__onednn *onednn, gt__dnn_md_ref ours, gt__dnn_md_ref theirs, bool gradient, gt__onednn_plan *plan) {
     DNN_TRY(make_memory(onednn, ours, &plan->weights));
     if (dnnl_memory_desc_equal(ours, theirs)) return dnnl_success;
     DNN_TRY(make_memory(onednn, theirs, &plan->own_weights));
     plan->own_weights_bytes = dnnl_memory_desc_get_size(theirs);
     gt__dnn_pd pd = NULL;
-    DNN_TRY(dnnl_reorder_primitive_desc_create(&pd, gradient ? theirs : ours, onednn->engine, gradient ? ours : theirs, onednn->engine, NULL));
+    DNN_TRY(
+        dnnl_reorder_primitive_desc_create(&pd, gradient ? theirs : ours, onednn->engine, gradient ? ours : theirs, onednn->engine, NULL));
     dnnl_status_t status = dnnl_primitive_create(&plan->reorder, pd);
     (void)dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
-static dnnl_status_t user_scratchpad(dnnl_primitive_attr_t *attr)
-{
+static dnnl_status_t user_scratchpad(dnnl_primitive_attr_t *attr) {
     DNN_TRY(dnnl_primitive_attr_create(attr));
     return dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
 }
@@ -145,8 +140,7 @@ typedef struct matmul_shape {
     bool has_bias;
 } matmul_shape;
 
-static dnnl_status_t build_matmul(gt__onednn *onednn, const matmul_shape *s, gt__onednn_plan *plan)
-{
+static dnnl_status_t build_matmul(gt__onednn *onednn, const matmul_shape *s, gt__onednn_plan *plan) {
     gt__dnn_md md[4] = {0};
     gt__dnn_pd pd = NULL;
     dnnl_primitive_attr_t attr = NULL;
@@ -179,8 +173,7 @@ typedef struct conv_shape {
 
 enum { MD_X, MD_Y, MD_W, MD_ANY, MD_BIAS, MD_COUNT };
 
-static dnnl_status_t conv_descriptions(const conv_shape *s, gt__dnn_md *md)
-{
+static dnnl_status_t conv_descriptions(const conv_shape *s, gt__dnn_md *md) {
     DNN_TRY(gt__dnn_md_tag(&md[MD_X], 4, s->x, dnnl_nhwc));
     DNN_TRY(gt__dnn_md_tag(&md[MD_Y], 4, s->y, dnnl_nhwc));
     DNN_TRY(gt__dnn_md_strided(&md[MD_W], s->w_ndim, s->w, s->w_strides));
@@ -190,22 +183,20 @@ static dnnl_status_t conv_descriptions(const conv_shape *s, gt__dnn_md *md)
 }
 
 /* The backward ones need the forward's description as a hint. */
-static dnnl_status_t conv_primitive_desc(gt__onednn *onednn, const conv_shape *s, gt__dnn_md *md, const_dnnl_primitive_attr_t attr, gt__dnn_pd *pd)
-{
+static dnnl_status_t conv_primitive_desc(gt__onednn *onednn, const conv_shape *s, gt__dnn_md *md, const_dnnl_primitive_attr_t attr,
+                                         gt__dnn_pd *pd) {
     gt__dnn_md_ref x = gt__dnn_ref(&md[MD_X]), y = gt__dnn_ref(&md[MD_Y]), w = gt__dnn_ref(&md[MD_ANY]);
     gt__dnn_md_ref bias = s->has_bias ? gt__dnn_ref(&md[MD_BIAS]) : NULL;
     if (s->kind == KIND_FORWARD) return gt__dnn_conv_forward(pd, onednn->engine, x, w, bias, y, &s->conv, attr);
     gt__dnn_pd hint = NULL;
     DNN_TRY(gt__dnn_conv_forward(&hint, onednn->engine, x, w, NULL, y, &s->conv, NULL));
-    dnnl_status_t status = s->kind == KIND_BACKWARD_DATA
-                               ? gt__dnn_conv_backward_data(pd, onednn->engine, x, w, y, &s->conv, hint, attr)
-                               : gt__dnn_conv_backward_weights(pd, onednn->engine, x, w, y, &s->conv, hint, attr);
+    dnnl_status_t status = s->kind == KIND_BACKWARD_DATA ? gt__dnn_conv_backward_data(pd, onednn->engine, x, w, y, &s->conv, hint, attr)
+                                                         : gt__dnn_conv_backward_weights(pd, onednn->engine, x, w, y, &s->conv, hint, attr);
     (void)dnnl_primitive_desc_destroy(hint);
     return status;
 }
 
-static dnnl_status_t build_conv(gt__onednn *onednn, const conv_shape *s, gt__onednn_plan *plan)
-{
+static dnnl_status_t build_conv(gt__onednn *onednn, const conv_shape *s, gt__onednn_plan *plan) {
     gt__dnn_md md[MD_COUNT] = {0};
     gt__dnn_pd pd = NULL;
     dnnl_primitive_attr_t attr = NULL;
@@ -228,8 +219,7 @@ static dnnl_status_t build_conv(gt__onednn *onednn, const conv_shape *s, gt__one
 }
 
 /* The plan for `key`, built on first use. A plan that could not be built is remembered as one without a primitive. */
-static gt__onednn_plan *find_plan(gt__onednn *onednn, const gt__onednn_key *key, const matmul_shape *matmul, const conv_shape *conv)
-{
+static gt__onednn_plan *find_plan(gt__onednn *onednn, const gt__onednn_key *key, const matmul_shape *matmul, const conv_shape *conv) {
     gt__onednn_plan *plan = gt__onednn_cache_get(onednn->cache, key);
     if (plan) return plan;
     gt__onednn_plan made = {0};
@@ -244,13 +234,11 @@ typedef struct run_data {
     const void *src, *weights, *bias, *dst;
 } run_data;
 
-static dnnl_status_t set_handle(dnnl_memory_t memory, const void *data)
-{
+static dnnl_status_t set_handle(dnnl_memory_t memory, const void *data) {
     return memory ? dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data) : dnnl_success;
 }
 
-static dnnl_status_t set_handles(const gt__onednn_plan *plan, const run_data *data, char *scratch)
-{
+static dnnl_status_t set_handles(const gt__onednn_plan *plan, const run_data *data, char *scratch) {
     DNN_TRY(set_handle(plan->src, data->src));
     DNN_TRY(set_handle(plan->weights, data->weights));
     DNN_TRY(set_handle(plan->bias, data->bias));
@@ -259,15 +247,13 @@ static dnnl_status_t set_handles(const gt__onednn_plan *plan, const run_data *da
     return set_handle(plan->own_weights, scratch ? scratch + plan->scratchpad_bytes : NULL);
 }
 
-static dnnl_status_t run_reorder(gt__onednn *onednn, const gt__onednn_plan *plan, bool gradient)
-{
+static dnnl_status_t run_reorder(gt__onednn *onednn, const gt__onednn_plan *plan, bool gradient) {
     dnnl_exec_arg_t arguments[2] = {{DNNL_ARG_FROM, gradient ? plan->own_weights : plan->weights},
                                     {DNNL_ARG_TO, gradient ? plan->weights : plan->own_weights}};
     return dnnl_primitive_execute(plan->reorder, onednn->stream, 2, arguments);
 }
 
-static dnnl_status_t run_primitive(gt__onednn *onednn, const gt__onednn_plan *plan, int64_t kind)
-{
+static dnnl_status_t run_primitive(gt__onednn *onednn, const gt__onednn_plan *plan, int64_t kind) {
     bool backward_data = kind == KIND_BACKWARD_DATA, gradient = kind == KIND_BACKWARD_WEIGHTS;
     dnnl_memory_t weights = plan->own_weights ? plan->own_weights : plan->weights;
     dnnl_exec_arg_t arguments[5] = {
@@ -284,10 +270,10 @@ static dnnl_status_t run_primitive(gt__onednn *onednn, const gt__onednn_plan *pl
     return dnnl_stream_wait(onednn->stream);
 }
 
-static gt_status run_plan(gt__device *device, const gt__call *call, const gt__onednn_plan *plan, int64_t kind, const run_data *data)
-{
+static gt_status run_plan(gt__device *device, const gt__call *call, const gt__onednn_plan *plan, int64_t kind, const run_data *data) {
     gt__onednn *onednn = gt__cpu(device)->onednn;
-    size_t aligned = (plan->scratchpad_bytes + 63) / 64 * 64, bytes = plan->own_weights_bytes ? aligned + plan->own_weights_bytes : plan->scratchpad_bytes;
+    size_t aligned = (plan->scratchpad_bytes + 63) / 64 * 64,
+           bytes = plan->own_weights_bytes ? aligned + plan->own_weights_bytes : plan->scratchpad_bytes;
     void *scratch = NULL, *handle = NULL;
     if (bytes > 0) {
         if (bytes > device->workspace_limit) return GT_NOT_SUPPORTED;
@@ -302,13 +288,13 @@ static gt_status run_plan(gt__device *device, const gt__call *call, const gt__on
                            gt__call_text(call, who, sizeof who), (int)status);
 }
 
-static gt_status find_and_run(gt__device *device, const gt__call *call, gt__onednn_key *key, const matmul_shape *matmul, const conv_shape *conv,
-                              const run_data *data)
-{
+/* `multiplications`: how much work it is. */
+static gt_status find_and_run(gt__device *device, const gt__call *call, gt__onednn_key *key, const matmul_shape *matmul,
+                              const conv_shape *conv, const run_data *data, double multiplications) {
     gt__cpu_device *cpu = gt__cpu(device);
-    int threads = cpu->threads;
+    int threads = multiplications < WORTH_THREADS ? 1 : cpu->threads;
+    int previous = threads_enter(&threads);
     key->numbers[1] = threads;
-    int previous = threads_enter(threads);
     gt__onednn_plan *plan = find_plan(cpu->onednn, key, matmul, conv);
     gt_status status = plan->primitive ? run_plan(device, call, plan, key->numbers[0], data) : GT_NOT_SUPPORTED;
     threads_leave(threads, previous);
@@ -318,8 +304,7 @@ static gt_status find_and_run(gt__device *device, const gt__call *call, gt__oned
 /* --- matrix products ------------------------------------------------------------------------------------------------------------------------ */
 
 /* A matrix as oneDNN wants it: one of its strides 1, the other at least as long as a row. Axes of size 1 may have had any stride. */
-static bool matrix_strides(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, dnnl_dim_t *strides)
-{
+static bool matrix_strides(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, dnnl_dim_t *strides) {
     if (columns == 1) column_stride = 1;
     if (rows == 1) row_stride = column_stride == 1 ? columns : 1;
     if (columns == 1 && row_stride < 1) return false;
@@ -329,8 +314,7 @@ static bool matrix_strides(int64_t rows, int64_t columns, int64_t row_stride, in
 }
 
 /* Batch axes and matrix of one operand. A repeated axis is given as one of size 1, which oneDNN repeats. */
-static bool operand(const gt__meta *meta, dnnl_dims_t shape, dnnl_dims_t strides)
-{
+static bool operand(const gt__meta *meta, dnnl_dims_t shape, dnnl_dims_t strides) {
     int32_t batch = meta->ndim - 2;
     int64_t inner = meta->shape[batch] * meta->shape[batch + 1];
     for (int32_t axis = batch - 1; axis >= 0; axis--) {
@@ -344,8 +328,7 @@ static bool operand(const gt__meta *meta, dnnl_dims_t shape, dnnl_dims_t strides
     return matrix_strides(meta->shape[batch], meta->shape[batch + 1], meta->strides[batch], meta->strides[batch + 1], strides + batch);
 }
 
-static void matmul_key(const matmul_shape *s, gt__onednn_key *key)
-{
+static void matmul_key(const matmul_shape *s, gt__onednn_key *key) {
     memset(key, 0, sizeof *key);
     key->numbers[0] = KIND_MATMUL;
     key->numbers[2] = s->ndim;
@@ -362,25 +345,23 @@ static void matmul_key(const matmul_shape *s, gt__onednn_key *key)
 }
 _Static_assert(4 + 6 * GT_MAX_DIMS <= GT__ONEDNN_KEY, "a product's description must fit the key");
 
-static bool worth_it(gt__device *device, const gt_tensor *c, int64_t k)
-{
+static bool worth_it(gt__device *device, const gt_tensor *c, int64_t k) {
     return usable(device) && c->meta.dtype == GT_DTYPE_F32 && k > 0 && (double)c->meta.numel * (double)k >= WORTH_A_CALL;
 }
 
-gt_status gt__onednn_matmul(gt__device *device, const gt__call *call)
-{
+gt_status gt__onednn_matmul(gt__device *device, const gt__call *call) {
     const gt_tensor *a = call->in[0], *b = call->in[1], *c = call->out[0];
     if (!worth_it(device, c, a->meta.shape[a->meta.ndim - 1])) return GT_NOT_SUPPORTED;
     matmul_shape s = {.ndim = c->meta.ndim};
-    if (!operand(&a->meta, s.a, s.a_strides) || !operand(&b->meta, s.b, s.b_strides) || !operand(&c->meta, s.c, s.c_strides)) return GT_NOT_SUPPORTED;
+    if (!operand(&a->meta, s.a, s.a_strides) || !operand(&b->meta, s.b, s.b_strides) || !operand(&c->meta, s.c, s.c_strides))
+        return GT_NOT_SUPPORTED;
     gt__onednn_key key;
     matmul_key(&s, &key);
     run_data data = {.src = gt__data(a), .weights = gt__data(b), .dst = gt__data(c)};
-    return find_and_run(device, call, &key, &s, NULL, &data);
+    return find_and_run(device, call, &key, &s, NULL, &data, (double)c->meta.numel * (double)a->meta.shape[a->meta.ndim - 1]);
 }
 
-gt_status gt__onednn_linear(gt__device *device, const gt__call *call)
-{
+gt_status gt__onednn_linear(gt__device *device, const gt__call *call) {
     const gt_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL, *y = call->out[0];
     if (!worth_it(device, y, x->meta.shape[1])) return GT_NOT_SUPPORTED;
     gt__meta turned = w->meta; /* [K,N] */
@@ -390,19 +371,20 @@ gt_status gt__onednn_linear(gt__device *device, const gt__call *call)
     turned.strides[1] = w->meta.strides[0];
     int64_t n = y->meta.shape[1];
     matmul_shape s = {.ndim = 2, .has_bias = bias != NULL, .bias = {1, n}, .bias_strides = {n, 1}};
-    if (!operand(&x->meta, s.a, s.a_strides) || !operand(&turned, s.b, s.b_strides) || !operand(&y->meta, s.c, s.c_strides)) return GT_NOT_SUPPORTED;
+    if (!operand(&x->meta, s.a, s.a_strides) || !operand(&turned, s.b, s.b_strides) || !operand(&y->meta, s.c, s.c_strides))
+        return GT_NOT_SUPPORTED;
     gt__onednn_key key;
     matmul_key(&s, &key);
     run_data data = {.src = gt__data(x), .weights = gt__data(w), .bias = bias ? gt__data(bias) : NULL, .dst = gt__data(y)};
-    return find_and_run(device, call, &key, &s, NULL, &data);
+    return find_and_run(device, call, &key, &s, NULL, &data, (double)y->meta.numel * (double)x->meta.shape[1]);
 }
 
 /* --- convolution ---------------------------------------------------------------------------------------------------------------------------- */
 
-static gt_status convolve(gt__device *device, const gt__call *call, int64_t kind, const gt_tensor *x, const gt_tensor *w, const gt_tensor *bias,
-                          const gt_tensor *y)
-{
-    if (!usable(device) || x->meta.dtype != GT_DTYPE_F32 || w->meta.dtype != GT_DTYPE_F32 || y->meta.dtype != GT_DTYPE_F32) return GT_NOT_SUPPORTED;
+static gt_status convolve(gt__device *device, const gt__call *call, int64_t kind, const gt_tensor *x, const gt_tensor *w,
+                          const gt_tensor *bias, const gt_tensor *y) {
+    if (!usable(device) || x->meta.dtype != GT_DTYPE_F32 || w->meta.dtype != GT_DTYPE_F32 || y->meta.dtype != GT_DTYPE_F32)
+        return GT_NOT_SUPPORTED;
     const int64_t *ws = w->meta.shape;
     int64_t groups = call->attr.conv.groups, grouped = groups > 1;
     conv_shape s = {.kind = kind, .w_ndim = grouped ? 5 : 4, .has_bias = bias != NULL, .bias = {ws[0]}};
@@ -436,20 +418,17 @@ static gt_status convolve(gt__device *device, const gt__call *call, int64_t kind
         *to++ = s.conv.padding[i] = call->attr.conv.padding[i];
     }
     run_data data = {.src = gt__data(x), .weights = gt__data(w), .bias = bias ? gt__data(bias) : NULL, .dst = gt__data(y)};
-    return find_and_run(device, call, &key, NULL, &s, &data);
+    return find_and_run(device, call, &key, NULL, &s, &data, (double)y->meta.numel * (double)(ws[1] * ws[2] * ws[3]));
 }
 
-gt_status gt__onednn_conv2d(gt__device *device, const gt__call *call)
-{
+gt_status gt__onednn_conv2d(gt__device *device, const gt__call *call) {
     return convolve(device, call, KIND_FORWARD, call->in[0], call->in[1], call->n_in > 2 ? call->in[2] : NULL, call->out[0]);
 }
 
-gt_status gt__onednn_conv2d_backward_input(gt__device *device, const gt__call *call)
-{
+gt_status gt__onednn_conv2d_backward_input(gt__device *device, const gt__call *call) {
     return convolve(device, call, KIND_BACKWARD_DATA, call->out[0], call->in[1], NULL, call->in[0]);
 }
 
-gt_status gt__onednn_conv2d_backward_weight(gt__device *device, const gt__call *call)
-{
+gt_status gt__onednn_conv2d_backward_weight(gt__device *device, const gt__call *call) {
     return convolve(device, call, KIND_BACKWARD_WEIGHTS, call->in[1], call->out[0], NULL, call->in[0]);
 }

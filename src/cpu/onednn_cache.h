@@ -7,7 +7,7 @@
 #include "cpu/onednn_api.h"
 
 #define GT__ONEDNN_CACHE 256
-#define GT__ONEDNN_KEY 64
+#define GT__ONEDNN_KEY   64
 
 /* All that a primitive depends on; unused numbers are 0. */
 typedef struct gt__onednn_key {

@@ -12,10 +12,13 @@ typedef struct pool_job {
     gt_tensor *out, *index_out;
 } pool_job;
 
-static pool_job pool_job_for(const gt__call *call, const int64_t *x, const int64_t *y, bool adaptive)
-{
-    pool_job job = {.images = x[0], .channels = x[1], .adaptive = adaptive, .count_include_pad = call->attr.pool.count_include_pad != 0,
-                    .in = call->in[0], .out = call->out[0]};
+static pool_job pool_job_for(const gt__call *call, const int64_t *x, const int64_t *y, bool adaptive) {
+    pool_job job = {.images = x[0],
+                    .channels = x[1],
+                    .adaptive = adaptive,
+                    .count_include_pad = call->attr.pool.count_include_pad != 0,
+                    .in = call->in[0],
+                    .out = call->out[0]};
     for (int i = 0; i < 2; i++) {
         job.x[i] = x[2 + i];
         job.y[i] = y[2 + i];
@@ -31,8 +34,7 @@ typedef struct window {
     int64_t first, last, origin;
 } window;
 
-static window window_of(const pool_job *job, int axis, int64_t o)
-{
+static window window_of(const pool_job *job, int axis, int64_t o) {
     window w;
     if (job->adaptive) {
         w.origin = w.first = o * job->x[axis] / job->y[axis];
@@ -46,8 +48,7 @@ static window window_of(const pool_job *job, int axis, int64_t o)
 }
 
 /* The results [first, last) whose windows cover `at`. */
-static window windows_over(const pool_job *job, int axis, int64_t at)
-{
+static window windows_over(const pool_job *job, int axis, int64_t at) {
     window w = {0, 0, 0};
     if (job->adaptive) {
         w.first = at * job->y[axis] / job->x[axis];
@@ -61,8 +62,7 @@ static window windows_over(const pool_job *job, int axis, int64_t at)
     return w;
 }
 
-static double window_share(const pool_job *job, window rows, window columns)
-{
+static double window_share(const pool_job *job, window rows, window columns) {
     int64_t count = (rows.last - rows.first) * (columns.last - columns.first);
     if (!job->adaptive && job->count_include_pad) count = job->kernel[0] * job->kernel[1];
     return 1.0 / (double)count;
@@ -70,26 +70,22 @@ static double window_share(const pool_job *job, window rows, window columns)
 
 /* --- runs of channels -------------------------------------------------------------------------------------------------------------------- */
 
-#define RUNS(suffix, real)                                                                                                           \
-    GT__CPU_CLONES static void keep_max_##suffix(int64_t n, real *best, int32_t *place, const real *x, int32_t here)                 \
-    {                                                                                                                                \
-        for (int64_t i = 0; i < n; i++) {                                                                                            \
-            bool better = (x[i] > best[i]) | ((x[i] != x[i]) & (best[i] == best[i]));                                                \
-            place[i] = better ? here : place[i];                                                                                     \
-            best[i] = better ? x[i] : best[i];                                                                                       \
-        }                                                                                                                            \
-    }                                                                                                                                \
-    GT__CPU_CLONES static void add_scaled_##suffix(int64_t n, double *sum, const real *x, double scale)                              \
-    {                                                                                                                                \
-        for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i] * scale;                                                              \
-    }                                                                                                                                \
-    GT__CPU_CLONES static void add_where_u8_##suffix(int64_t n, real *sum, const real *dy, const uint8_t *place, uint8_t here)       \
-    {                                                                                                                                \
-        for (int64_t i = 0; i < n; i++) sum[i] += place[i] == here ? dy[i] : (real)0;                                                \
-    }                                                                                                                                \
-    GT__CPU_CLONES static void add_where_i32_##suffix(int64_t n, real *sum, const real *dy, const int32_t *place, int32_t here)      \
-    {                                                                                                                                \
-        for (int64_t i = 0; i < n; i++) sum[i] += place[i] == here ? dy[i] : (real)0;                                                \
+#define RUNS(suffix, real)                                                                                                                 \
+    GT__CPU_CLONES static void keep_max_##suffix(int64_t n, real *best, int32_t *place, const real *x, int32_t here) {                     \
+        for (int64_t i = 0; i < n; i++) {                                                                                                  \
+            bool better = (x[i] > best[i]) | ((x[i] != x[i]) & (best[i] == best[i]));                                                      \
+            place[i] = better ? here : place[i];                                                                                           \
+            best[i] = better ? x[i] : best[i];                                                                                             \
+        }                                                                                                                                  \
+    }                                                                                                                                      \
+    GT__CPU_CLONES static void add_scaled_##suffix(int64_t n, double *sum, const real *x, double scale) {                                  \
+        for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i] * scale;                                                                    \
+    }                                                                                                                                      \
+    GT__CPU_CLONES static void add_where_u8_##suffix(int64_t n, real *sum, const real *dy, const uint8_t *place, uint8_t here) {           \
+        for (int64_t i = 0; i < n; i++) sum[i] += place[i] == here ? dy[i] : (real)0;                                                      \
+    }                                                                                                                                      \
+    GT__CPU_CLONES static void add_where_i32_##suffix(int64_t n, real *sum, const real *dy, const int32_t *place, int32_t here) {          \
+        for (int64_t i = 0; i < n; i++) sum[i] += place[i] == here ? dy[i] : (real)0;                                                      \
     }
 
 RUNS(f32, float)
@@ -97,42 +93,40 @@ RUNS(f64, double)
 
 /* --- maximum ----------------------------------------------------------------------------------------------------------------------------- */
 
-#define MAX_FORWARD(suffix, real)                                                                                                    \
-    /* Channels [c, c + n) of one result. */                                                                                         \
-    static void max_pixel_##suffix(const pool_job *job, int64_t image, window rows, window columns, int64_t to, int64_t c, int64_t n) \
-    {                                                                                                                                \
-        gt_dtype dtype = job->in->meta.dtype;                                                                                        \
-        real best[GT__CHUNK], buffer[GT__CHUNK];                                                                                     \
-        int32_t place[GT__CHUNK];                                                                                                    \
-        for (int64_t h = rows.first; h < rows.last; h++) {                                                                           \
-            for (int64_t w = columns.first; w < columns.last; w++) {                                                                 \
-                int64_t at = ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c;                                          \
-                const real *x = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, at), dtype, 1, n, buffer);                \
-                int32_t here = (int32_t)((h - rows.origin) * job->kernel[1] + (w - columns.origin));                                 \
-                if (h == rows.first && w == columns.first) {                                                                         \
-                    memcpy(best, x, (size_t)n * sizeof *best);                                                                       \
-                    for (int64_t i = 0; i < n; i++) place[i] = here;                                                                 \
-                } else {                                                                                                             \
-                    keep_max_##suffix(n, best, place, x, here);                                                                      \
-                }                                                                                                                    \
-            }                                                                                                                        \
-        }                                                                                                                            \
-        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), dtype, to + c), dtype, 1, best, n);                                \
-        if (!job->index_out) return;                                                                                                 \
-        if (job->index_out->meta.dtype == GT_DTYPE_U8) {                                                                             \
-            uint8_t *index = (uint8_t *)gt__data(job->index_out) + to + c;                                                           \
-            for (int64_t i = 0; i < n; i++) index[i] = (uint8_t)place[i];                                                            \
-        } else {                                                                                                                     \
-            memcpy((int32_t *)gt__data(job->index_out) + to + c, place, (size_t)n * sizeof *place);                                  \
-        }                                                                                                                            \
+#define MAX_FORWARD(suffix, real)                                                                                                          \
+    /* Channels [c, c + n) of one result. */                                                                                               \
+    static void max_pixel_##suffix(const pool_job *job, int64_t image, window rows, window columns, int64_t to, int64_t c, int64_t n) {    \
+        gt_dtype dtype = job->in->meta.dtype;                                                                                              \
+        real best[GT__CHUNK], buffer[GT__CHUNK];                                                                                           \
+        int32_t place[GT__CHUNK];                                                                                                          \
+        for (int64_t h = rows.first; h < rows.last; h++) {                                                                                 \
+            for (int64_t w = columns.first; w < columns.last; w++) {                                                                       \
+                int64_t at = ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c;                                                \
+                const real *x = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, at), dtype, 1, n, buffer);                      \
+                int32_t here = (int32_t)((h - rows.origin) * job->kernel[1] + (w - columns.origin));                                       \
+                if (h == rows.first && w == columns.first) {                                                                               \
+                    memcpy(best, x, (size_t)n * sizeof *best);                                                                             \
+                    for (int64_t i = 0; i < n; i++) place[i] = here;                                                                       \
+                } else {                                                                                                                   \
+                    keep_max_##suffix(n, best, place, x, here);                                                                            \
+                }                                                                                                                          \
+            }                                                                                                                              \
+        }                                                                                                                                  \
+        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), dtype, to + c), dtype, 1, best, n);                                      \
+        if (!job->index_out) return;                                                                                                       \
+        if (job->index_out->meta.dtype == GT_DTYPE_U8) {                                                                                   \
+            uint8_t *index = (uint8_t *)gt__data(job->index_out) + to + c;                                                                 \
+            for (int64_t i = 0; i < n; i++) index[i] = (uint8_t)place[i];                                                                  \
+        } else {                                                                                                                           \
+            memcpy((int32_t *)gt__data(job->index_out) + to + c, place, (size_t)n * sizeof *place);                                        \
+        }                                                                                                                                  \
     }
 
 MAX_FORWARD(f32, float)
 MAX_FORWARD(f64, double)
 
 /* Rows of results. */
-static void max_forward_range(void *argument, int64_t begin, int64_t end)
-{
+static void max_forward_range(void *argument, int64_t begin, int64_t end) {
     const pool_job *job = argument;
     bool wide = job->in->meta.dtype == GT_DTYPE_F64;
     for (int64_t row = begin; row < end; row++) {
@@ -152,8 +146,7 @@ static void max_forward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(max_pool2d)
-{
+GT__CPU_KERNEL(max_pool2d) {
     if (call->out[0]->meta.numel == 0) return GT_OK;
     pool_job job = pool_job_for(call, call->in[0]->meta.shape, call->out[0]->meta.shape, false);
     job.index_out = call->n_out > 1 ? call->out[1] : NULL;
@@ -162,34 +155,32 @@ GT__CPU_KERNEL(max_pool2d)
     return GT_OK;
 }
 
-#define MAX_BACKWARD(suffix, real)                                                                                                   \
-    static void max_gradient_##suffix(const pool_job *job, int64_t image, int64_t h, int64_t w, int64_t c, int64_t n)                \
-    {                                                                                                                                \
-        gt_dtype dtype = job->in->meta.dtype;                                                                                        \
-        real sum[GT__CHUNK], buffer[GT__CHUNK];                                                                                      \
-        memset(sum, 0, (size_t)n * sizeof *sum);                                                                                     \
-        window rows = windows_over(job, 0, h), columns = windows_over(job, 1, w);                                                    \
-        for (int64_t oh = rows.first; oh < rows.last; oh++) {                                                                        \
-            for (int64_t ow = columns.first; ow < columns.last; ow++) {                                                              \
-                int64_t at = ((image * job->y[0] + oh) * job->y[1] + ow) * job->channels + c;                                        \
-                int64_t here = (h - window_of(job, 0, oh).origin) * job->kernel[1] + (w - window_of(job, 1, ow).origin);             \
-                const real *dy = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, at), dtype, 1, n, buffer);               \
-                if (job->index_in->meta.dtype == GT_DTYPE_U8)                                                                        \
-                    add_where_u8_##suffix(n, sum, dy, (const uint8_t *)gt__data(job->index_in) + at, (uint8_t)here);                 \
-                else                                                                                                                 \
-                    add_where_i32_##suffix(n, sum, dy, (const int32_t *)gt__data(job->index_in) + at, (int32_t)here);                \
-            }                                                                                                                        \
-        }                                                                                                                            \
-        int64_t to = ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c;                                                  \
-        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), job->out->meta.dtype, to), job->out->meta.dtype, 1, sum, n);       \
+#define MAX_BACKWARD(suffix, real)                                                                                                         \
+    static void max_gradient_##suffix(const pool_job *job, int64_t image, int64_t h, int64_t w, int64_t c, int64_t n) {                    \
+        gt_dtype dtype = job->in->meta.dtype;                                                                                              \
+        real sum[GT__CHUNK], buffer[GT__CHUNK];                                                                                            \
+        memset(sum, 0, (size_t)n * sizeof *sum);                                                                                           \
+        window rows = windows_over(job, 0, h), columns = windows_over(job, 1, w);                                                          \
+        for (int64_t oh = rows.first; oh < rows.last; oh++) {                                                                              \
+            for (int64_t ow = columns.first; ow < columns.last; ow++) {                                                                    \
+                int64_t at = ((image * job->y[0] + oh) * job->y[1] + ow) * job->channels + c;                                              \
+                int64_t here = (h - window_of(job, 0, oh).origin) * job->kernel[1] + (w - window_of(job, 1, ow).origin);                   \
+                const real *dy = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, at), dtype, 1, n, buffer);                     \
+                if (job->index_in->meta.dtype == GT_DTYPE_U8)                                                                              \
+                    add_where_u8_##suffix(n, sum, dy, (const uint8_t *)gt__data(job->index_in) + at, (uint8_t)here);                       \
+                else                                                                                                                       \
+                    add_where_i32_##suffix(n, sum, dy, (const int32_t *)gt__data(job->index_in) + at, (int32_t)here);                      \
+            }                                                                                                                              \
+        }                                                                                                                                  \
+        int64_t to = ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c;                                                        \
+        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), job->out->meta.dtype, to), job->out->meta.dtype, 1, sum, n);             \
     }
 
 MAX_BACKWARD(f32, float)
 MAX_BACKWARD(f64, double)
 
 /* Rows of inputs. */
-static void max_backward_range(void *argument, int64_t begin, int64_t end)
-{
+static void max_backward_range(void *argument, int64_t begin, int64_t end) {
     const pool_job *job = argument;
     bool wide = job->in->meta.dtype == GT_DTYPE_F64;
     for (int64_t row = begin; row < end; row++) {
@@ -205,8 +196,7 @@ static void max_backward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(max_pool2d_backward)
-{
+GT__CPU_KERNEL(max_pool2d_backward) {
     if (call->out[0]->meta.numel == 0) return GT_OK;
     pool_job job = pool_job_for(call, call->out[0]->meta.shape, call->in[0]->meta.shape, false);
     job.index_in = call->in[1];
@@ -216,8 +206,7 @@ GT__CPU_KERNEL(max_pool2d_backward)
 
 /* --- average ------------------------------------------------------------------------------------------------------------------------------ */
 
-static void add_pixel(const gt_tensor *from, int64_t at, int64_t n, double *sum, double scale)
-{
+static void add_pixel(const gt_tensor *from, int64_t at, int64_t n, double *sum, double scale) {
     gt_dtype dtype = from->meta.dtype;
     const void *x = gt__cpu_at(gt__data(from), dtype, at);
     if (dtype == GT_DTYPE_F64) {
@@ -228,8 +217,7 @@ static void add_pixel(const gt_tensor *from, int64_t at, int64_t n, double *sum,
     }
 }
 
-static void average_forward_range(void *argument, int64_t begin, int64_t end)
-{
+static void average_forward_range(void *argument, int64_t begin, int64_t end) {
     const pool_job *job = argument;
     double sum[GT__CHUNK];
     for (int64_t row = begin; row < end; row++) {
@@ -252,8 +240,7 @@ static void average_forward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static gt_status average_forward(gt__device *device, const gt__call *call, bool adaptive)
-{
+static gt_status average_forward(gt__device *device, const gt__call *call, bool adaptive) {
     if (call->out[0]->meta.numel == 0) return GT_OK;
     pool_job job = pool_job_for(call, call->in[0]->meta.shape, call->out[0]->meta.shape, adaptive);
     int64_t row_cost = job.x[1] * job.channels * (adaptive ? job.x[0] / job.y[0] + 1 : job.kernel[0]);
@@ -264,8 +251,7 @@ static gt_status average_forward(gt__device *device, const gt__call *call, bool 
 GT__CPU_KERNEL(avg_pool2d) { return average_forward(device, call, false); }
 GT__CPU_KERNEL(adaptive_avg_pool2d) { return average_forward(device, call, true); }
 
-static void average_backward_range(void *argument, int64_t begin, int64_t end)
-{
+static void average_backward_range(void *argument, int64_t begin, int64_t end) {
     const pool_job *job = argument;
     double sum[GT__CHUNK];
     for (int64_t row = begin; row < end; row++) {
@@ -287,8 +273,7 @@ static void average_backward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static gt_status average_backward(gt__device *device, const gt__call *call, bool adaptive)
-{
+static gt_status average_backward(gt__device *device, const gt__call *call, bool adaptive) {
     if (call->out[0]->meta.numel == 0) return GT_OK;
     pool_job job = pool_job_for(call, call->out[0]->meta.shape, call->in[0]->meta.shape, adaptive);
     gt__cpu_for(device, job.images * job.x[0], gt__cpu_grain(job.x[1] * job.channels * 4), average_backward_range, &job);

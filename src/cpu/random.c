@@ -15,8 +15,7 @@ typedef struct random_job {
     void (*values)(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out);
 } random_job;
 
-static int64_t logical_offset(const gt__meta *meta, int64_t index)
-{
+static int64_t logical_offset(const gt__meta *meta, int64_t index) {
     int64_t offset = 0;
     for (int32_t axis = meta->ndim - 1; axis >= 0; axis--) {
         offset += index % meta->shape[axis] * meta->strides[axis];
@@ -26,8 +25,7 @@ static int64_t logical_offset(const gt__meta *meta, int64_t index)
 }
 
 /* u in [0, 1) to [a, b): rounding must not reach b. */
-static double between(const gt__attrs *attr, gt_dtype dtype, uint32_t word)
-{
+static double between(const gt__attrs *attr, gt_dtype dtype, uint32_t word) {
     double a = attr->random.a, b = attr->random.b;
     if (dtype == GT_DTYPE_F64) {
         double value = a + (b - a) * gt__philox_uniform_f64(word);
@@ -38,15 +36,13 @@ static double between(const gt__attrs *attr, gt_dtype dtype, uint32_t word)
     return (double)(value >= high && low < high ? nextafterf(high, low) : value);
 }
 
-static void uniform_values(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out)
-{
+static void uniform_values(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out) {
     gt__philox_block words = gt__philox(attr->random.seed, attr->random.offset + block);
     for (int k = 0; k < 4; k++) out[k] = between(attr, dtype, words.word[k]);
 }
 
 /* Box & Muller 1958, on words (0, 1) and (2, 3). */
-static void normal_values(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out)
-{
+static void normal_values(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out) {
     gt__philox_block words = gt__philox(attr->random.seed, attr->random.offset + block);
     for (int k = 0; k < 4; k += 2) {
         if (dtype == GT_DTYPE_F64) {
@@ -63,14 +59,12 @@ static void normal_values(const gt__attrs *attr, gt_dtype dtype, uint64_t block,
     }
 }
 
-static void arange_values(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out)
-{
+static void arange_values(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out) {
     (void)dtype;
     for (int k = 0; k < 4; k++) out[k] = attr->random.a + attr->random.b * (double)(block * 4 + (uint64_t)k);
 }
 
-static void random_range(void *argument, int64_t begin, int64_t end)
-{
+static void random_range(void *argument, int64_t begin, int64_t end) {
     const random_job *job = argument;
     gt_dtype dtype = job->to_meta->dtype;
     for (int64_t block = begin; block < end; block++) {
@@ -81,13 +75,13 @@ static void random_range(void *argument, int64_t begin, int64_t end)
             gt__cpu_convert(gt__cpu_at_mut(job->to, dtype, first), dtype, 1, values, GT_DTYPE_F64, 1, n);
         } else {
             for (int64_t k = 0; k < n; k++)
-                gt__cpu_convert(gt__cpu_at_mut(job->to, dtype, logical_offset(job->to_meta, first + k)), dtype, 1, &values[k], GT_DTYPE_F64, 1, 1);
+                gt__cpu_convert(gt__cpu_at_mut(job->to, dtype, logical_offset(job->to_meta, first + k)), dtype, 1, &values[k], GT_DTYPE_F64,
+                                1, 1);
         }
     }
 }
 
-static gt_status make_values(gt__device *device, const gt__call *call, void (*values)(const gt__attrs *, gt_dtype, uint64_t, double *))
-{
+static gt_status make_values(gt__device *device, const gt__call *call, void (*values)(const gt__attrs *, gt_dtype, uint64_t, double *)) {
     gt_tensor *to = call->out[0];
     random_job job = {.call = call, .to_meta = &to->meta, .to = gt__data(to), .linear = gt__meta_is_row_major(&to->meta), .values = values};
     gt__cpu_for(device, (to->meta.numel + 3) / 4, gt__cpu_grain(64), random_range, &job);
@@ -100,8 +94,7 @@ GT__CPU_KERNEL(arange) { return make_values(device, call, arange_values); }
 
 /* --- dropout ------------------------------------------------------------------------------------------------------------------------ */
 
-static void dropout_range(void *argument, int64_t begin, int64_t end)
-{
+static void dropout_range(void *argument, int64_t begin, int64_t end) {
     const random_job *job = argument;
     const gt__attrs *attr = &job->call->attr;
     gt_dtype dtype = job->to_meta->dtype;
@@ -125,8 +118,7 @@ static void dropout_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(dropout)
-{
+GT__CPU_KERNEL(dropout) {
     gt_tensor *x = call->in[0], *y = call->out[0];
     random_job job = {.call = call,
                       .to_meta = &y->meta,

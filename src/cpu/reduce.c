@@ -35,8 +35,7 @@ typedef struct reduce_job {
 
 /* --- the axes --------------------------------------------------------------------------------------------------------------------------- */
 
-static void axes_add(axes_list *list, int64_t extent, int64_t stride)
-{
+static void axes_add(axes_list *list, int64_t extent, int64_t stride) {
     list->numel *= extent;
     if (extent == 1) return;
     int32_t last = list->ndim - 1;
@@ -49,8 +48,7 @@ static void axes_add(axes_list *list, int64_t extent, int64_t stride)
     list->strides[list->ndim++] = stride;
 }
 
-static void axes_finish(axes_list *list)
-{
+static void axes_finish(axes_list *list) {
     if (list->ndim > 0) return;
     list->shape[0] = 1;
     list->strides[0] = 1;
@@ -58,8 +56,7 @@ static void axes_finish(axes_list *list)
 }
 
 /* Kept axes stay in order, since results are row-major over them; reduced ones go by stride, so that the last one runs along memory. */
-static void axes_divide(reduce_job *job, const gt__meta *x, uint32_t mask)
-{
+static void axes_divide(reduce_job *job, const gt__meta *x, uint32_t mask) {
     int32_t order[GT_MAX_DIMS], n = 0;
     job->kept = (axes_list){.numel = 1};
     job->reduced = (axes_list){.numel = 1};
@@ -80,8 +77,7 @@ static void axes_divide(reduce_job *job, const gt__meta *x, uint32_t mask)
 }
 
 /* The offset of element `flat` and its index along each axis. */
-static int64_t axes_seek(const axes_list *list, int64_t flat, int64_t *index)
-{
+static int64_t axes_seek(const axes_list *list, int64_t flat, int64_t *index) {
     int64_t offset = 0;
     for (int32_t axis = list->ndim - 1; axis >= 0; axis--) {
         index[axis] = flat % list->shape[axis];
@@ -92,8 +88,7 @@ static int64_t axes_seek(const axes_list *list, int64_t flat, int64_t *index)
 }
 
 /* Moves n elements on, within or to the end of the innermost axis; returns the new offset. */
-static int64_t axes_step(const axes_list *list, int64_t offset, int64_t *index, int64_t n)
-{
+static int64_t axes_step(const axes_list *list, int64_t offset, int64_t *index, int64_t n) {
     int32_t axis = list->ndim - 1;
     index[axis] += n;
     offset += n * list->strides[axis];
@@ -109,8 +104,7 @@ static int64_t axes_step(const axes_list *list, int64_t offset, int64_t *index, 
 
 /* --- runs of elements ------------------------------------------------------------------------------------------------------------------ */
 
-GT__CPU_CLONES static double sum_f32(const float *x, int64_t n)
-{
+GT__CPU_CLONES static double sum_f32(const float *x, int64_t n) {
     double lanes[16] = {0};
     int64_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -121,8 +115,7 @@ GT__CPU_CLONES static double sum_f32(const float *x, int64_t n)
     return sum;
 }
 
-GT__CPU_CLONES static double sum_f64(const double *x, int64_t n)
-{
+GT__CPU_CLONES static double sum_f64(const double *x, int64_t n) {
     double lanes[16] = {0};
     int64_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -135,20 +128,17 @@ GT__CPU_CLONES static double sum_f64(const double *x, int64_t n)
 
 static inline double larger(double a, double b) { return (a > b || a != a) ? a : b; }
 
-GT__CPU_CLONES static double max_f64(double start, const double *x, int64_t n)
-{
+GT__CPU_CLONES static double max_f64(double start, const double *x, int64_t n) {
     double result = start;
     for (int64_t i = 0; i < n; i++) result = larger(result, x[i]);
     return result;
 }
 
-GT__CPU_CLONES static void add_row_f32(value *to, const float *x, int64_t n)
-{
+GT__CPU_CLONES static void add_row_f32(value *to, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i].f += (double)x[i];
 }
 
-static value start_value(const reduce_job *job)
-{
+static value start_value(const reduce_job *job) {
     value start;
     if (gt__dtype_is_int(job->dtype))
         start.i = job->kind == REDUCE_MAX ? INT64_MIN : 0;
@@ -157,8 +147,7 @@ static value start_value(const reduce_job *job)
     return start;
 }
 
-static value combine(const reduce_job *job, value a, value b)
-{
+static value combine(const reduce_job *job, value a, value b) {
     if (gt__dtype_is_int(job->dtype))
         a.i = job->kind == REDUCE_MAX ? GT__MAX(a.i, b.i) : (int64_t)((uint64_t)a.i + (uint64_t)b.i);
     else
@@ -167,8 +156,7 @@ static value combine(const reduce_job *job, value a, value b)
 }
 
 /* One result with n elements more. */
-static value reduce_run(const reduce_job *job, value so_far, const char *x, int64_t stride, int64_t n)
-{
+static value reduce_run(const reduce_job *job, value so_far, const char *x, int64_t stride, int64_t n) {
     if (job->dtype == GT_DTYPE_F32 && job->kind == REDUCE_SUM && stride == 1) {
         so_far.f += sum_f32((const float *)(const void *)x, n);
         return so_far;
@@ -190,8 +178,7 @@ static value reduce_run(const reduce_job *job, value so_far, const char *x, int6
 }
 
 /* n neighbouring results with one element more each. */
-static void reduce_row(const reduce_job *job, value *to, const char *x, int64_t stride, int64_t n)
-{
+static void reduce_row(const reduce_job *job, value *to, const char *x, int64_t stride, int64_t n) {
     if (job->dtype == GT_DTYPE_F32 && job->kind == REDUCE_SUM && stride == 1) {
         add_row_f32(to, (const float *)(const void *)x, n);
         return;
@@ -211,8 +198,7 @@ static void reduce_row(const reduce_job *job, value *to, const char *x, int64_t 
 /* --- the loops --------------------------------------------------------------------------------------------------------------------------- */
 
 /* Results [k0, k1) over the reduced elements [r0, r1), written to to[0 .. k1 - k0). */
-static void reduce_part(const reduce_job *job, int64_t k0, int64_t k1, int64_t r0, int64_t r1, value *to)
-{
+static void reduce_part(const reduce_job *job, int64_t k0, int64_t k1, int64_t r0, int64_t r1, value *to) {
     const axes_list *kept = &job->kept, *reduced = &job->reduced;
     int64_t index[GT_MAX_DIMS], inner[GT_MAX_DIMS];
     int32_t last = job->columns ? kept->ndim - 1 : reduced->ndim - 1;
@@ -242,14 +228,12 @@ static void reduce_part(const reduce_job *job, int64_t k0, int64_t k1, int64_t r
     }
 }
 
-static void reduce_kept_range(void *argument, int64_t begin, int64_t end)
-{
+static void reduce_kept_range(void *argument, int64_t begin, int64_t end) {
     reduce_job *job = argument;
     reduce_part(job, begin, end, 0, job->reduced.numel, job->results + begin);
 }
 
-static void reduce_reduced_range(void *argument, int64_t begin, int64_t end)
-{
+static void reduce_reduced_range(void *argument, int64_t begin, int64_t end) {
     reduce_job *job = argument;
     for (int64_t part = begin; part < end; part++) {
         int64_t r0 = part * job->part_length, r1 = GT__MIN(r0 + job->part_length, job->reduced.numel);
@@ -257,8 +241,7 @@ static void reduce_reduced_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static void store_results(const reduce_job *job, gt_tensor *y, double scale)
-{
+static void store_results(const reduce_job *job, gt_tensor *y, double scale) {
     gt_dtype dtype = y->meta.dtype;
     void *to = gt__data(y);
     for (int64_t k = 0; k < job->kept.numel; k++) {
@@ -269,8 +252,7 @@ static void store_results(const reduce_job *job, gt_tensor *y, double scale)
     }
 }
 
-static gt_status reduce(gt__device *device, const gt__call *call, reduce_kind kind, bool mean)
-{
+static gt_status reduce(gt__device *device, const gt__call *call, reduce_kind kind, bool mean) {
     const gt_tensor *x = call->in[0];
     gt_tensor *y = call->out[0];
     if (y->meta.numel == 0) return GT_OK;
@@ -279,7 +261,7 @@ static gt_status reduce(gt__device *device, const gt__call *call, reduce_kind ki
     int64_t kept = job.kept.numel, reduced = job.reduced.numel;
     int64_t threads = gt__cpu(device)->threads;
     int64_t parts = 1;
-    if (threads > 1 && kept < 64 * threads && reduced >= 512 && kept * reduced >= 32768) parts = GT__MIN(threads, reduced / 256);
+    if (threads > 1 && kept < 64 * threads && reduced >= 512 && kept * reduced >= 131072) parts = GT__MIN(threads, reduced / 256);
     job.part_length = (reduced + parts - 1) / parts;
     value few[64];
     job.results = few;
@@ -311,8 +293,7 @@ typedef struct argmax_job {
     int32_t axis;
 } argmax_job;
 
-static void argmax_range(void *argument, int64_t begin, int64_t end)
-{
+static void argmax_range(void *argument, int64_t begin, int64_t end) {
     const argmax_job *job = argument;
     const gt__meta *x = &job->x->meta;
     int64_t extent = x->shape[job->axis], stride = x->strides[job->axis];
@@ -340,8 +321,7 @@ static void argmax_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-GT__CPU_KERNEL(argmax)
-{
+GT__CPU_KERNEL(argmax) {
     argmax_job job = {.x = call->in[0], .y = gt__data(call->out[0]), .axis = call->attr.reduce.axis};
     int64_t n = call->out[0]->meta.numel;
     if (n == 0) return GT_OK;

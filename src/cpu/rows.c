@@ -2,8 +2,7 @@
 
 #include <math.h>
 
-void gt__cpu_log_sum_exp(const void *x, gt_dtype dtype, int64_t stride, int64_t n, double *most_out, double *sum_out)
-{
+void gt__cpu_log_sum_exp(const void *x, gt_dtype dtype, int64_t stride, int64_t n, double *most_out, double *sum_out) {
     double buffer[GT__CHUNK], most = -(double)INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i += GT__CHUNK) {
         int64_t m = GT__MIN(n - i, GT__CHUNK);

@@ -12,19 +12,22 @@ typedef struct softmax_job {
     bool log;
 } softmax_job;
 
-static softmax_job softmax_job_for(const gt__call *call, bool log)
-{
+static softmax_job softmax_job_for(const gt__call *call, bool log) {
     const gt__meta *meta = &call->out[0]->meta;
     int32_t axis = call->attr.softmax.axis;
-    softmax_job job = {.x = gt__data(call->in[0]), .out = gt__data(call->out[0]), .dtype = meta->dtype, .extent = meta->shape[axis], .inner = 1, .log = log};
+    softmax_job job = {.x = gt__data(call->in[0]),
+                       .out = gt__data(call->out[0]),
+                       .dtype = meta->dtype,
+                       .extent = meta->shape[axis],
+                       .inner = 1,
+                       .log = log};
     for (int32_t i = axis + 1; i < meta->ndim; i++) job.inner *= meta->shape[i];
     return job;
 }
 
 static int64_t row_offset(const softmax_job *job, int64_t row) { return row / job->inner * job->extent * job->inner + row % job->inner; }
 
-static void forward_range(void *argument, int64_t begin, int64_t end)
-{
+static void forward_range(void *argument, int64_t begin, int64_t end) {
     const softmax_job *job = argument;
     int64_t stride = job->inner, n = job->extent;
     for (int64_t row = begin; row < end; row++) {
@@ -43,8 +46,7 @@ static void forward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static gt_status forward(gt__device *device, const gt__call *call, bool log)
-{
+static gt_status forward(gt__device *device, const gt__call *call, bool log) {
     if (call->out[0]->meta.numel == 0) return GT_OK;
     softmax_job job = softmax_job_for(call, log);
     gt__cpu_for(device, call->out[0]->meta.numel / job.extent, gt__cpu_grain(job.extent * 32), forward_range, &job);
@@ -55,8 +57,7 @@ GT__CPU_KERNEL(softmax) { return forward(device, call, false); }
 GT__CPU_KERNEL(log_softmax) { return forward(device, call, true); }
 
 /* softmax: y (dy - sum(dy y)); log_softmax: dy - exp(y) sum(dy). */
-static void backward_range(void *argument, int64_t begin, int64_t end)
-{
+static void backward_range(void *argument, int64_t begin, int64_t end) {
     const softmax_job *job = argument;
     int64_t stride = job->inner, n = job->extent;
     double dy[GT__CHUNK], y[GT__CHUNK];
@@ -79,8 +80,7 @@ static void backward_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static gt_status backward(gt__device *device, const gt__call *call, bool log)
-{
+static gt_status backward(gt__device *device, const gt__call *call, bool log) {
     if (call->out[0]->meta.numel == 0) return GT_OK;
     softmax_job job = softmax_job_for(call, log);
     job.y = gt__data(call->in[1]);

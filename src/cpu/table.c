@@ -5,5 +5,5 @@ const gt__kernel gt__cpu_kernels[GT__OP_COUNT] = {
 #define ENTRY(id, name) [GT__OP_##id] = gt__cpu_##name,
     GT__CPU_KERNEL_LIST(ENTRY)
 #undef ENTRY
-    [GT__OP_CUSTOM] = gt__custom_run,
+        [GT__OP_CUSTOM] = gt__custom_run,
 };

@@ -4,7 +4,7 @@
 #define GT_CPU_TARGET_H
 
 #if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer) || \
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer) ||                              \
     __has_feature(undefined_behavior_sanitizer)
 #define GT__CPU_SANITIZED 1
 #endif
@@ -13,7 +13,7 @@
 #define GT__CPU_SANITIZED 1
 #endif
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__OPTIMIZE__) && !defined(GT__CPU_SANITIZED) && \
+#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__OPTIMIZE__) && !defined(GT__CPU_SANITIZED) &&             \
     (!defined(__clang__) || __clang_major__ >= 14)
 #define GT__CPU_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else

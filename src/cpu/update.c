@@ -14,35 +14,33 @@ typedef struct rule_numbers {
     bool first, nesterov;
 } rule_numbers;
 
-#define RULES(suffix, real, root)                                                                                              \
-    GT__CPU_CLONES static void sgd_##suffix(const rule_numbers *r, int64_t n, real *w, const real *grad, real *m)              \
-    {                                                                                                                          \
-        real rate = (real)r->learning_rate, decay = (real)r->weight_decay, momentum = (real)r->momentum;                       \
-        real share = (real)r->one_minus_dampening;                                                                             \
-        for (int64_t i = 0; i < n; i++) {                                                                                      \
-            real g = grad[i];                                                                                                  \
-            if (decay != 0) g = g + decay * w[i];                                                                              \
-            if (m) {                                                                                                           \
-                real b = r->first ? g : momentum * m[i] + share * g;                                                           \
-                m[i] = b;                                                                                                      \
-                g = r->nesterov ? g + momentum * b : b;                                                                        \
-            }                                                                                                                  \
-            w[i] = w[i] - rate * g;                                                                                            \
-        }                                                                                                                      \
-    }                                                                                                                          \
-    GT__CPU_CLONES static void adam_##suffix(const rule_numbers *r, int64_t n, real *w, const real *grad, real *m, real *v)    \
-    {                                                                                                                          \
-        real decay = (real)r->weight_decay, shrink = (real)r->shrink, step_size = (real)r->step_size;                          \
-        real share1 = (real)r->one_minus_beta1, beta2 = (real)r->beta2, share2 = (real)r->one_minus_beta2;                     \
-        real correction = (real)r->root_of_correction2, epsilon = (real)r->epsilon;                                            \
-        for (int64_t i = 0; i < n; i++) {                                                                                      \
-            real p = w[i] * shrink;                                                                                            \
-            real g = grad[i];                                                                                                  \
-            if (decay != 0) g = g + decay * p;                                                                                 \
-            m[i] = m[i] + share1 * (g - m[i]);                                                                                 \
-            v[i] = beta2 * v[i] + share2 * g * g;                                                                              \
-            w[i] = p - step_size * (m[i] / (root(v[i]) / correction + epsilon));                                               \
-        }                                                                                                                      \
+#define RULES(suffix, real, root)                                                                                                          \
+    GT__CPU_CLONES static void sgd_##suffix(const rule_numbers *r, int64_t n, real *w, const real *grad, real *m) {                        \
+        real rate = (real)r->learning_rate, decay = (real)r->weight_decay, momentum = (real)r->momentum;                                   \
+        real share = (real)r->one_minus_dampening;                                                                                         \
+        for (int64_t i = 0; i < n; i++) {                                                                                                  \
+            real g = grad[i];                                                                                                              \
+            if (decay != 0) g = g + decay * w[i];                                                                                          \
+            if (m) {                                                                                                                       \
+                real b = r->first ? g : momentum * m[i] + share * g;                                                                       \
+                m[i] = b;                                                                                                                  \
+                g = r->nesterov ? g + momentum * b : b;                                                                                    \
+            }                                                                                                                              \
+            w[i] = w[i] - rate * g;                                                                                                        \
+        }                                                                                                                                  \
+    }                                                                                                                                      \
+    GT__CPU_CLONES static void adam_##suffix(const rule_numbers *r, int64_t n, real *w, const real *grad, real *m, real *v) {              \
+        real decay = (real)r->weight_decay, shrink = (real)r->shrink, step_size = (real)r->step_size;                                      \
+        real share1 = (real)r->one_minus_beta1, beta2 = (real)r->beta2, share2 = (real)r->one_minus_beta2;                                 \
+        real correction = (real)r->root_of_correction2, epsilon = (real)r->epsilon;                                                        \
+        for (int64_t i = 0; i < n; i++) {                                                                                                  \
+            real p = w[i] * shrink;                                                                                                        \
+            real g = grad[i];                                                                                                              \
+            if (decay != 0) g = g + decay * p;                                                                                             \
+            m[i] = m[i] + share1 * (g - m[i]);                                                                                             \
+            v[i] = beta2 * v[i] + share2 * g * g;                                                                                          \
+            w[i] = p - step_size * (m[i] / (root(v[i]) / correction + epsilon));                                                           \
+        }                                                                                                                                  \
     }
 
 RULES(f32, float, sqrtf)
@@ -54,8 +52,7 @@ typedef struct update_job {
     rule_numbers numbers;
 } update_job;
 
-static void update_range(void *argument, int64_t begin, int64_t end)
-{
+static void update_range(void *argument, int64_t begin, int64_t end) {
     const update_job *job = argument;
     const gt__update *u = job->item;
     bool adam = job->rule->kind != GT_OPTIMIZER_SGD;
@@ -86,8 +83,7 @@ static void update_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count)
-{
+gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count) {
     update_job job = {.rule = rule};
     rule_numbers *r = &job.numbers;
     r->learning_rate = rule->learning_rate;
@@ -120,8 +116,7 @@ typedef struct norm_job {
     int64_t part_length;
 } norm_job;
 
-GT__CPU_CLONES static double squares_f32(const float *x, int64_t n)
-{
+GT__CPU_CLONES static double squares_f32(const float *x, int64_t n) {
     double lanes[16] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -131,8 +126,7 @@ GT__CPU_CLONES static double squares_f32(const float *x, int64_t n)
     return sum;
 }
 
-static void norm_range(void *argument, int64_t begin, int64_t end)
-{
+static void norm_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     for (int64_t part = begin; part < end; part++) {
         int64_t first = part * job->part_length, last = GT__MIN(first + job->part_length, job->item->count);
@@ -144,14 +138,13 @@ static void norm_range(void *argument, int64_t begin, int64_t end)
     }
 }
 
-gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm)
-{
+gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm) {
     enum { PARTS = 256 };
     double sums[PARTS], total = 0;
     for (int32_t k = 0; k < count; k++) {
         int64_t parts = GT__MIN(GT__MAX(list[k].count / 16384, 1), PARTS);
         norm_job job = {.item = &list[k], .sums = sums, .part_length = (list[k].count + parts - 1) / parts};
-        gt__cpu_for(device, parts, 1, norm_range, &job);
+        gt__cpu_for(device, parts, 4, norm_range, &job);
         for (int64_t part = 0; part < parts; part++) total += sums[part];
     }
     *norm = sqrt(total);
@@ -164,8 +157,7 @@ typedef struct clip_job {
     bool scale; /* multiply by value; else clamp to [-value, value] */
 } clip_job;
 
-static void clip_range(void *argument, int64_t begin, int64_t end)
-{
+static void clip_range(void *argument, int64_t begin, int64_t end) {
     const clip_job *job = argument;
     if (job->item->dtype == GT_DTYPE_F64) {
         double *g = job->item->grad, bound = job->value;
@@ -173,12 +165,12 @@ static void clip_range(void *argument, int64_t begin, int64_t end)
     } else {
         float *g = job->item->grad, bound = (float)job->value;
         double scale = job->value; /* may be too small for f32 */
-        for (int64_t i = begin; i < end; i++) g[i] = job->scale ? (float)((double)g[i] * scale) : g[i] > bound ? bound : g[i] < -bound ? -bound : g[i];
+        for (int64_t i = begin; i < end; i++)
+            g[i] = job->scale ? (float)((double)g[i] * scale) : g[i] > bound ? bound : g[i] < -bound ? -bound : g[i];
     }
 }
 
-static gt_status clip(gt__device *device, const gt__grad_list_item *list, int32_t count, double value, bool scale)
-{
+static gt_status clip(gt__device *device, const gt__grad_list_item *list, int32_t count, double value, bool scale) {
     for (int32_t k = 0; k < count; k++) {
         clip_job job = {.item = &list[k], .value = value, .scale = scale};
         gt__cpu_for(device, list[k].count, gt__cpu_grain(1), clip_range, &job);
@@ -186,14 +178,12 @@ static gt_status clip(gt__device *device, const gt__grad_list_item *list, int32_
     return GT_OK;
 }
 
-gt_status gt__cpu_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm)
-{
+gt_status gt__cpu_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm) {
     double length = *norm;
     if (!(length - length == 0.0) || length <= max_norm) return GT_OK;
     return clip(device, list, count, max_norm / length, true);
 }
 
-gt_status gt__cpu_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value)
-{
+gt_status gt__cpu_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value) {
     return clip(device, list, count, max_value, false);
 }

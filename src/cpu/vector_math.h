@@ -6,8 +6,7 @@
 #include "cpu/half.h"
 
 /* exp(x) = 2^k exp(r) with |r| <= ln(2) / 2; the polynomial is Taylor's, cut where its rest is below half a unit. */
-static inline float gt__exp_f32(float x)
-{
+static inline float gt__exp_f32(float x) {
     float bounded = x < -104.0f ? -104.0f : x;
     bounded = bounded > 89.0f ? 89.0f : bounded; /* a NaN passes both comparisons */
     const float round = 0x1.8p23f;               /* adding and subtracting it rounds to the nearest integer */
@@ -29,15 +28,13 @@ static inline float gt__exp_f32(float x)
 }
 
 /* From exp(-|x|), which never overflows, so that the lower tail stays exact down to the smallest subnormal. */
-static inline float gt__sigmoid_f32(float x)
-{
+static inline float gt__sigmoid_f32(float x) {
     float e = gt__exp_f32(x < 0 ? x : -x);
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
 /* Near 0, where 1 - 2 / (exp(2x) + 1) cancels, its own polynomial (Cephes). */
-static inline float gt__tanh_f32(float x)
-{
+static inline float gt__tanh_f32(float x) {
     float magnitude = x < 0 ? -x : x;
     float e = gt__exp_f32(2.0f * magnitude);
     float far = 1.0f - 2.0f / (e + 1.0f);

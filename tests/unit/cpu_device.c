@@ -19,16 +19,16 @@ typedef struct cover {
     int64_t shortest;
 } cover;
 
-static void count_range(void *argument, int64_t begin, int64_t end)
-{
+static void count_range(void *argument, int64_t begin, int64_t end) {
     cover *c = argument;
     for (int64_t i = begin; i < end; i++) c->hits[i]++;
     int64_t shortest = __atomic_load_n(&c->shortest, __ATOMIC_RELAXED);
-    while (end - begin < shortest && !__atomic_compare_exchange_n(&c->shortest, &shortest, end - begin, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+    while (end - begin < shortest &&
+           !__atomic_compare_exchange_n(&c->shortest, &shortest, end - begin, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
 }
 
-TEST(unit, parallel_for_covers_each_index_once)
-{
+TEST(unit, parallel_for_covers_each_index_once) {
     static unsigned char hits[10007];
     for (int threads = 1; threads <= 5; threads++) {
         gt__pool *pool;
@@ -52,8 +52,7 @@ TEST(unit, parallel_for_covers_each_index_once)
     }
 }
 
-TEST(unit, pool_refuses_a_negative_number_of_threads)
-{
+TEST(unit, pool_refuses_a_negative_number_of_threads) {
     gt__pool *pool = NULL;
     CHECK_STATUS(gt__pool_create(-1, &pool), GT_BAD_ARGUMENT);
     CHECK(pool == NULL);
@@ -61,8 +60,7 @@ TEST(unit, pool_refuses_a_negative_number_of_threads)
 
 /* --- random numbers -------------------------------------------------------------------------------------------------------------------- */
 
-TEST(unit, philox_gives_the_published_numbers)
-{
+TEST(unit, philox_gives_the_published_numbers) {
     /* Random123's known answers for a counter and key of zeros. */
     gt__philox_block zero = gt__philox(0, 0);
     CHECK(zero.word[0] == 0x6627e8d5u && zero.word[1] == 0xe169c58du && zero.word[2] == 0xbc57ac4cu && zero.word[3] == 0x9b00dbd8u);
@@ -73,8 +71,7 @@ TEST(unit, philox_gives_the_published_numbers)
 
 /* --- memory ------------------------------------------------------------------------------------------------------------------------------- */
 
-TEST(unit, cpu_memory_is_aligned_and_an_impossible_size_is_refused)
-{
+TEST(unit, cpu_memory_is_aligned_and_an_impossible_size_is_refused) {
     const gt__backend *cpu = gt__backend_cpu();
     gt_context_options options;
     CHECK_OK(gt_context_options_init(&options, sizeof options));
@@ -99,8 +96,7 @@ TEST(unit, cpu_memory_is_aligned_and_an_impossible_size_is_refused)
 
 /* --- updates ---------------------------------------------------------------------------------------------------------------------------- */
 
-static void one_update(test_case *t, const gt__update_rule *rule, gt__update *u)
-{
+static void one_update(test_case *t, const gt__update_rule *rule, gt__update *u) {
     (void)t;
     const gt__backend *cpu = gt__backend_cpu();
     gt_context_options options;
@@ -111,8 +107,7 @@ static void one_update(test_case *t, const gt__update_rule *rule, gt__update *u)
     cpu->close(device);
 }
 
-TEST(unit, sgd_follows_its_formula)
-{
+TEST(unit, sgd_follows_its_formula) {
     /* momentum .9, dampening .5, decay .1: g = 1 + .1 * 2 = 1.2; first step: b = g; second: b = .9 * 1.2 + .5 * g */
     gt__update_rule rule = {.kind = GT_OPTIMIZER_SGD, .learning_rate = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1};
     double w = 2, g = 1, m = 77; /* whatever the buffer held before the first step is not used */
@@ -130,11 +125,18 @@ TEST(unit, sgd_follows_its_formula)
     CHECK_NEAR(w, 2 - 0.1 * 1.9, 1e-12);
 }
 
-TEST(unit, adam_and_adamw_follow_their_formulas)
-{
-    gt__update_rule rule = {.kind = GT_OPTIMIZER_ADAM, .learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.5};
+TEST(unit, adam_and_adamw_follow_their_formulas) {
+    gt__update_rule rule = {
+        .kind = GT_OPTIMIZER_ADAM, .learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.5};
     double w = 2, g = 1, m = 0, v = 0;
-    gt__update u = {.param = &w, .grad = &g, .state0 = &m, .state1 = &v, .count = 1, .param_dtype = GT_DTYPE_F64, .grad_dtype = GT_DTYPE_F64, .step = 1};
+    gt__update u = {.param = &w,
+                    .grad = &g,
+                    .state0 = &m,
+                    .state1 = &v,
+                    .count = 1,
+                    .param_dtype = GT_DTYPE_F64,
+                    .grad_dtype = GT_DTYPE_F64,
+                    .step = 1};
     one_update(t, &rule, &u); /* g = 1 + .5 * 2 = 2; the first step is lr * sign(g) */
     CHECK_NEAR(m, 0.2, 1e-12);
     CHECK_NEAR(v, 0.004, 1e-12);
@@ -152,22 +154,21 @@ TEST(unit, adam_and_adamw_follow_their_formulas)
     CHECK_NEAR(w, 1.8 * 0.95 - 0.1 * (m2 / 0.19) / (sqrt(v2 / (1 - 0.999 * 0.999)) + 1e-8), 1e-9);
 }
 
-TEST(unit, half_parameters_keep_small_updates_in_their_master)
-{
+TEST(unit, half_parameters_keep_small_updates_in_their_master) {
     enum { N = 1000 };
     static uint16_t half[N];
     static float master[N], grad[N];
     for (int i = 0; i < N; i++) half[i] = 0x3c00, master[i] = 1, grad[i] = 1; /* 1.0 in f16, whose next smaller value is 1 - 2^-11 */
     gt__update_rule rule = {.kind = GT_OPTIMIZER_SGD, .learning_rate = 0x1p-13};
-    gt__update u = {.param = half, .master = master, .grad = grad, .count = N, .param_dtype = GT_DTYPE_F16, .grad_dtype = GT_DTYPE_F32, .step = 1};
+    gt__update u = {
+        .param = half, .master = master, .grad = grad, .count = N, .param_dtype = GT_DTYPE_F16, .grad_dtype = GT_DTYPE_F32, .step = 1};
     one_update(t, &rule, &u);
     for (int i = 0; i < N; i++) CHECK(half[i] == 0x3c00 && master[i] == 1 - 0x1p-13f);
     for (int k = 0; k < 3; k++) one_update(t, &rule, &u);
     for (int i = 0; i < N; i++) CHECK(half[i] == 0x3bff && master[i] == 1 - 0x1p-11f);
 }
 
-TEST(contract, S5_gradient_norm_neither_overflows_nor_underflows)
-{
+TEST(contract, S5_gradient_norm_neither_overflows_nor_underflows) {
     const gt__backend *cpu = gt__backend_cpu();
     gt_context_options options;
     CHECK_OK(gt_context_options_init(&options, sizeof options));
@@ -203,19 +204,18 @@ TEST(contract, S5_gradient_norm_neither_overflows_nor_underflows)
 
 /* --- fork ------------------------------------------------------------------------------------------------------------------------------- */
 
-static double conv_sum(gt_context *ctx)
-{
+static double conv_sum(gt_context *ctx) {
     const int64_t x_shape[4] = {4, 3, 16, 16}, w_shape[4] = {8, 3, 3, 3};
     double sum = -1;
     if (gt_scope_begin(ctx) != GT_OK) return -1;
-    gt_tensor *y = gt_conv2d(gt_tensor_full(ctx, GT_DTYPE_F32, 4, x_shape, 1), gt_tensor_full(ctx, GT_DTYPE_F32, 4, w_shape, 1), NULL, NULL);
+    gt_tensor *y =
+        gt_conv2d(gt_tensor_full(ctx, GT_DTYPE_F32, 4, x_shape, 1), gt_tensor_full(ctx, GT_DTYPE_F32, 4, w_shape, 1), NULL, NULL);
     if (gt_tensor_item(gt_sum(gt_add(y, y), NULL, 0, 0), &sum) != GT_OK) sum = -1;
     (void)gt_scope_end(ctx);
     return sum;
 }
 
-TEST(contract, E4_cpu_calls_work_in_the_child_of_a_fork)
-{
+TEST(contract, E4_cpu_calls_work_in_the_child_of_a_fork) {
     gt_context_options options;
     CHECK_OK(gt_context_options_init(&options, sizeof options));
     options.cpu_threads = 3;

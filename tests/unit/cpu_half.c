@@ -8,17 +8,16 @@
 #include <stdlib.h>
 
 /* The value of an f16 or bf16 by its fields. */
-static double value_of(uint16_t bits, int exponent_bits, int mantissa_bits)
-{
-    int bias = (1 << (exponent_bits - 1)) - 1, exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1), mantissa = bits & ((1 << mantissa_bits) - 1);
+static double value_of(uint16_t bits, int exponent_bits, int mantissa_bits) {
+    int bias = (1 << (exponent_bits - 1)) - 1, exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1),
+        mantissa = bits & ((1 << mantissa_bits) - 1);
     double sign = bits & 0x8000 ? -1 : 1;
     if (exponent == (1 << exponent_bits) - 1) return mantissa ? NAN : sign * INFINITY;
     if (exponent == 0) return sign * ldexp(mantissa, 1 - bias - mantissa_bits);
     return sign * ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
 }
 
-TEST(unit, halves_widen_exactly)
-{
+TEST(unit, halves_widen_exactly) {
     for (uint32_t bits = 0; bits < 65536; bits++) {
         double f16 = value_of((uint16_t)bits, 5, 10), bf16 = value_of((uint16_t)bits, 8, 7);
         float got16 = gt__f16_to_f32((uint16_t)bits), gotb = gt__bf16_to_f32((uint16_t)bits);
@@ -28,8 +27,7 @@ TEST(unit, halves_widen_exactly)
 }
 
 /* `got` is the nearest of its neighbours, the even one where two are as near. */
-static int nearest_even(double x, uint16_t got, int exponent_bits, int mantissa_bits)
-{
+static int nearest_even(double x, uint16_t got, int exponent_bits, int mantissa_bits) {
     int bias = (1 << (exponent_bits - 1)) - 1;
     double largest = ldexp(2.0 - ldexp(1.0, -mantissa_bits), bias), beyond = ldexp(1.0, bias + 1);
     double v = value_of(got, exponent_bits, mantissa_bits);
@@ -46,8 +44,7 @@ static int nearest_even(double x, uint16_t got, int exponent_bits, int mantissa_
     return error <= fabs(x - up) && error <= fabs(x - down) && !(got & 1);
 }
 
-TEST(unit, f32_rounds_to_the_nearest_half)
-{
+TEST(unit, f32_rounds_to_the_nearest_half) {
     for (uint64_t i = 0; i < 1u << 22; i++) {
         uint32_t bits = (uint32_t)(i * 1024 + (i * 2654435761u >> 7 & 1023)); /* all exponents, odd low bits */
         float x = gt__f32_from_bits(bits);
@@ -62,8 +59,7 @@ TEST(unit, f32_rounds_to_the_nearest_half)
     }
 }
 
-TEST(unit, f64_is_rounded_to_a_half_once)
-{
+TEST(unit, f64_is_rounded_to_a_half_once) {
     for (uint32_t h = 1; h < 0x7bff; h++) {
         double tie = (value_of((uint16_t)h, 5, 10) + value_of((uint16_t)(h + 1), 5, 10)) / 2;
         double above = nextafter(tie, INFINITY), below = nextafter(tie, 0); /* f32 would round both to the tie */
@@ -76,8 +72,7 @@ TEST(unit, f64_is_rounded_to_a_half_once)
     CHECK_EQ_INT(gt__f32_to_f16(gt__f64_to_f32_odd(1e-300)), 0);
 }
 
-TEST(unit, array_conversion_gives_the_same_bits_as_one_at_a_time)
-{
+TEST(unit, array_conversion_gives_the_same_bits_as_one_at_a_time) {
     enum { N = 65536 };
     static uint16_t half[N], back[N];
     static float wide[N];
@@ -97,15 +92,13 @@ TEST(unit, array_conversion_gives_the_same_bits_as_one_at_a_time)
     }
 }
 
-static double units_off(float got, double want)
-{
+static double units_off(float got, double want) {
     float rounded = (float)want;
     double unit = (double)nextafterf(fabsf(rounded), INFINITY) - fabs((double)rounded);
     return fabs((double)got - want) / unit;
 }
 
-TEST(unit, exp_sigmoid_and_tanh_are_within_three_units)
-{
+TEST(unit, exp_sigmoid_and_tanh_are_within_three_units) {
     for (int i = -2000000; i <= 2000000; i++) {
         float x = (float)i * 5.2e-5f; /* up to 104 */
         if (x < 88.7f) CHECK(units_off(gt__exp_f32(x), exp((double)x)) <= 3);
@@ -114,5 +107,6 @@ TEST(unit, exp_sigmoid_and_tanh_are_within_three_units)
     }
     CHECK(gt__exp_f32(-INFINITY) == 0 && gt__exp_f32(INFINITY) == INFINITY && gt__exp_f32(200) == INFINITY && gt__exp_f32(0) == 1);
     CHECK(isnan(gt__exp_f32(NAN)) && isnan(gt__sigmoid_f32(NAN)) && isnan(gt__tanh_f32(NAN)));
-    CHECK(gt__tanh_f32(INFINITY) == 1 && gt__tanh_f32(-INFINITY) == -1 && gt__sigmoid_f32(-INFINITY) == 0 && gt__sigmoid_f32(INFINITY) == 1);
+    CHECK(gt__tanh_f32(INFINITY) == 1 && gt__tanh_f32(-INFINITY) == -1 && gt__sigmoid_f32(-INFINITY) == 0 &&
+          gt__sigmoid_f32(INFINITY) == 1);
 }
