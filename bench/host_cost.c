@@ -35,7 +35,8 @@ typedef struct bench {
     gt_tensor *(*call)(const inputs *in);
 } bench;
 
-static const bench benches[] = {{"reshape (a view)", call_reshape}, {"add", call_add}, {"relu", call_relu}, {"mul_scalar", call_scale}, {"softmax", call_softmax}, {"linear", call_linear}};
+static const bench benches[] = {{"reshape (a view)", call_reshape}, {"add", call_add},         {"relu", call_relu},
+                                {"mul_scalar", call_scale},         {"softmax", call_softmax}, {"linear", call_linear}};
 
 static int report(void) {
     fprintf(stderr, "%s: %s\n", gt_status_name(gt_last_error()->status), gt_last_error()->message);
@@ -74,7 +75,8 @@ int main(int argc, char **argv) {
 #ifdef GTRAIN_BENCH_CUDA
     if (gt_context_device(ctx) == GT_DEVICE_CUDA) bare = bare_launch_seconds(400);
 #endif
-    printf("%s, bare launch %.2f us\n%-18s %10s %10s %12s\n", gt_context_device_name(ctx), bare * 1e6, "op", "us", "recorded", "over launch");
+    printf("%s, bare launch %.2f us\n%-18s %10s %10s %12s\n", gt_context_device_name(ctx), bare * 1e6, "op", "us", "recorded",
+           "over launch");
     for (size_t i = 0; i < sizeof benches / sizeof benches[0]; ++i) {
         double plain = measure(ctx, &benches[i], &in);
         if (plain < 0 || gt_tensor_set_requires_grad(in.a, 1) != GT_OK) return report();

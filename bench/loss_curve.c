@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(expr)                                                                                             \
-    do {                                                                                                      \
-        if ((expr) != GT_OK) {                                                                                \
-            fprintf(stderr, "%s: %s\n", gt_status_name(gt_last_error()->status), gt_last_error()->message);   \
-            return 1;                                                                                         \
-        }                                                                                                     \
+#define TRY(expr)                                                                                                                          \
+    do {                                                                                                                                   \
+        if ((expr) != GT_OK) {                                                                                                             \
+            fprintf(stderr, "%s: %s\n", gt_status_name(gt_last_error()->status), gt_last_error()->message);                                \
+            return 1;                                                                                                                      \
+        }                                                                                                                                  \
     } while (0)
 
 static gt_status open_loader(gt_context *ctx, const char *folder, const char *set, gt_loader **loader) {
@@ -70,9 +70,9 @@ int main(int argc, char **argv) {
     TRY(gt_context_options_init(&co, sizeof co));
     co.device = strcmp(argv[1], "cuda") == 0 ? GT_DEVICE_CUDA : GT_DEVICE_CPU;
     TRY(gt_context_create(&co, &ctx));
-    gt_module *layers[] = {gt_nn_conv2d(ctx, 1, 32, 3, NULL), gt_nn_relu(ctx),       gt_nn_conv2d(ctx, 32, 64, 3, NULL),
-                           gt_nn_relu(ctx),                   gt_nn_max_pool2d(ctx, 2, NULL), gt_nn_flatten(ctx, 1),
-                           gt_nn_linear(ctx, 9216, 128, NULL), gt_nn_relu(ctx),      gt_nn_linear(ctx, 128, 10, NULL)};
+    gt_module *layers[] = {gt_nn_conv2d(ctx, 1, 32, 3, NULL), gt_nn_relu(ctx),       gt_nn_conv2d(ctx, 32, 64, 3, NULL), gt_nn_relu(ctx),
+                           gt_nn_max_pool2d(ctx, 2, NULL),    gt_nn_flatten(ctx, 1), gt_nn_linear(ctx, 9216, 128, NULL), gt_nn_relu(ctx),
+                           gt_nn_linear(ctx, 128, 10, NULL)};
     gt_module *net = gt_nn_sequential_from(ctx, layers, 9);
     TRY(gt_module_check(net));
     TRY(dump(net, argv[4]));

@@ -23,9 +23,10 @@ static int report(void) {
 
 static gt_module *make_network(gt_context *ctx, int cnn) {
     if (cnn) {
-        gt_module *layers[] = {gt_nn_conv2d(ctx, 1, 32, 3, NULL),   gt_nn_relu(ctx), gt_nn_conv2d(ctx, 32, 64, 3, NULL), gt_nn_relu(ctx),
-                               gt_nn_max_pool2d(ctx, 2, NULL),      gt_nn_flatten(ctx, 1), gt_nn_linear(ctx, 9216, 128, NULL), gt_nn_relu(ctx),
-                               gt_nn_linear(ctx, 128, 10, NULL)};
+        gt_module *layers[] = {
+            gt_nn_conv2d(ctx, 1, 32, 3, NULL), gt_nn_relu(ctx),       gt_nn_conv2d(ctx, 32, 64, 3, NULL), gt_nn_relu(ctx),
+            gt_nn_max_pool2d(ctx, 2, NULL),    gt_nn_flatten(ctx, 1), gt_nn_linear(ctx, 9216, 128, NULL), gt_nn_relu(ctx),
+            gt_nn_linear(ctx, 128, 10, NULL)};
         return gt_nn_sequential_from(ctx, layers, 9);
     }
     gt_module *layers[] = {gt_nn_linear(ctx, 784, 512, NULL), gt_nn_relu(ctx), gt_nn_linear(ctx, 512, 512, NULL), gt_nn_relu(ctx),
@@ -65,7 +66,8 @@ static int run(gt_context *ctx, const char *workload, int steps) {
     gt_module *net = make_network(ctx, cnn);
     gt_optimizer_options options;
     gt_optimizer *optimizer = NULL;
-    if (x == NULL || y == NULL || net == NULL || gt_optimizer_options_init(&options, sizeof options, GT_OPTIMIZER_SGD) != GT_OK) return report();
+    if (x == NULL || y == NULL || net == NULL || gt_optimizer_options_init(&options, sizeof options, GT_OPTIMIZER_SGD) != GT_OK)
+        return report();
     options.learning_rate = 0.01;
     options.momentum = 0.9;
     if (gt_optimizer_create_for(&options, net, &optimizer) != GT_OK) return report();
@@ -95,7 +97,8 @@ static int run(gt_context *ctx, const char *workload, int steps) {
     qsort(rounds, 5, sizeof rounds[0], by_value);
     gt_memory_stats memory;
     if (gt_memory_stats_init(&memory, sizeof memory) != GT_OK || gt_memory_get_stats(ctx, &memory) != GT_OK) return report();
-    printf("{\"cfg\": \"gtrain:%s\", \"device\": \"%s\", \"ms\": %.4f, \"min_ms\": %.4f, \"max_ms\": %.4f, \"host_ms\": %.4f, \"samples_s\": %.0f, \"peak_mib\": %.1f}\n",
+    printf("{\"cfg\": \"gtrain:%s\", \"device\": \"%s\", \"ms\": %.4f, \"min_ms\": %.4f, \"max_ms\": %.4f, \"host_ms\": %.4f, "
+           "\"samples_s\": %.0f, \"peak_mib\": %.1f}\n",
            workload, gt_context_device_name(ctx), rounds[2] * 1e3, rounds[0] * 1e3, rounds[4] * 1e3, host * 1e3, (double)batch / rounds[2],
            (double)memory.peak_in_use / 1048576.0);
     fflush(stdout);

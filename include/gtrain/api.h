@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GT_VERSION_MAJOR 0
-#define GT_VERSION_MINOR 1
-#define GT_VERSION_PATCH 0
+#define GT_VERSION_MAJOR  0
+#define GT_VERSION_MINOR  1
+#define GT_VERSION_PATCH  0
 #define GT_VERSION_NUMBER (GT_VERSION_MAJOR * 10000 + GT_VERSION_MINOR * 100 + GT_VERSION_PATCH)
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -18,7 +18,7 @@
 
 #ifdef __cplusplus
 #define GT_EXTERN_C_BEGIN extern "C" {
-#define GT_EXTERN_C_END }
+#define GT_EXTERN_C_END   }
 #else
 #define GT_EXTERN_C_BEGIN
 #define GT_EXTERN_C_END

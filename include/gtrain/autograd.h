@@ -50,7 +50,7 @@ GT_API gt_status gt_backward_from(gt_tensor *const *tensors, gt_tensor *const *g
 
 /* Between begin and end nothing is recorded. Regions nest. @since 0.1 */
 GT_API gt_status gt_no_grad_begin(gt_context *ctx);
-GT_API gt_status gt_no_grad_end(gt_context *ctx); /* BAD_STATE without a begin. @since 0.1 */
+GT_API gt_status gt_no_grad_end(gt_context *ctx);      /* BAD_STATE without a begin. @since 0.1 */
 GT_API int32_t gt_grad_enabled(const gt_context *ctx); /* @since 0.1 */
 
 /* --- ops of your own ------------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ GT_API int32_t gt_grad_enabled(const gt_context *ctx); /* @since 0.1 */
  * wait and must not call gtrain with this context. Arrays are row-major. They return GT_OK, or any other status: the op then fails with
  * CALLBACK. */
 typedef struct gt_array {
-    void *data;            /* device memory; NULL if it has no elements */
+    void *data; /* device memory; NULL if it has no elements */
     const int64_t *shape;
     gt_dtype dtype;
     int32_t ndim;
@@ -69,12 +69,12 @@ typedef struct gt_custom_call {
     int32_t n_inputs;
     int32_t n_outputs;
     int32_t padding;
-    void *user;                     /* from gt_custom_op_options */
+    void *user; /* from gt_custom_op_options */
     void *stream;
     const gt_array *inputs;
     const gt_array *outputs;
-    const gt_array *output_grads;   /* backward only: n_outputs arrays; all zeros where nothing flowed back */
-    const gt_array *input_grads;    /* backward only: n_inputs arrays to overwrite; data is NULL where no gradient is wanted */
+    const gt_array *output_grads; /* backward only: n_outputs arrays; all zeros where nothing flowed back */
+    const gt_array *input_grads;  /* backward only: n_inputs arrays to overwrite; data is NULL where no gradient is wanted */
 } gt_custom_call;
 
 typedef gt_status (*gt_custom_fn)(const gt_custom_call *call);
@@ -84,14 +84,14 @@ typedef gt_status (*gt_custom_shape_fn)(const gt_custom_call *call, int32_t *out
 
 typedef struct gt_custom_op_options {
     uint32_t struct_size;
-    int32_t n_outputs;         /* 1 to 3; default 1 */
-    const char *name;          /* for messages; copied */
-    void *user;                /* handed to the callbacks; must outlive every tensor made by the op */
-    gt_custom_shape_fn shape;  /* NULL: every output is like the first input */
-    gt_custom_fn forward;      /* required */
-    gt_custom_fn backward;     /* NULL: the outputs never require a gradient */
-    int32_t saves_inputs;      /* not 0 (default): backward reads inputs */
-    int32_t saves_outputs;     /* not 0 (default): backward reads outputs */
+    int32_t n_outputs;        /* 1 to 3; default 1 */
+    const char *name;         /* for messages; copied */
+    void *user;               /* handed to the callbacks; must outlive every tensor made by the op */
+    gt_custom_shape_fn shape; /* NULL: every output is like the first input */
+    gt_custom_fn forward;     /* required */
+    gt_custom_fn backward;    /* NULL: the outputs never require a gradient */
+    int32_t saves_inputs;     /* not 0 (default): backward reads inputs */
+    int32_t saves_outputs;    /* not 0 (default): backward reads outputs */
 } gt_custom_op_options;
 GT_API gt_status gt_custom_op_options_init(gt_custom_op_options *options, size_t size); /* @since 0.1 */
 /* Runs a user-defined op. inputs[i] are made row-major if they are not. Writes options->n_outputs tensors to `outputs`; they belong to the

@@ -55,17 +55,17 @@ GT_API gt_status gt_module_to_dtype(gt_module *module, gt_dtype dtype);
 
 /* --- looking at a module. Names are relative to the module that is asked, borrowed, and valid until something is added below it or it is
  * destroyed; tensors and modules are borrowed too. A tensor registered under two names (tied weights) is listed under both. */
-GT_API const char *gt_module_kind(const gt_module *module);           /* "Linear" …; "" for NULL. @since 0.1 */
-GT_API const char *gt_module_path(const gt_module *module);           /* "layer1.0.conv1" from the root; "" for the root. @since 0.1 */
-GT_API gt_context *gt_module_context(const gt_module *module);        /* borrowed; NULL once it was destroyed. @since 0.1 */
-GT_API int32_t gt_module_parameter_count(const gt_module *module);    /* tensors; 0 for NULL. @since 0.1 */
+GT_API const char *gt_module_kind(const gt_module *module);        /* "Linear" …; "" for NULL. @since 0.1 */
+GT_API const char *gt_module_path(const gt_module *module);        /* "layer1.0.conv1" from the root; "" for the root. @since 0.1 */
+GT_API gt_context *gt_module_context(const gt_module *module);     /* borrowed; NULL once it was destroyed. @since 0.1 */
+GT_API int32_t gt_module_parameter_count(const gt_module *module); /* tensors; 0 for NULL. @since 0.1 */
 /* `name` and `tensor` may be NULL. BAD_ARGUMENT for an index outside. @since 0.1 */
 GT_API gt_status gt_module_parameter(gt_module *module, int32_t index, const char **name, gt_tensor **tensor);
-GT_API int32_t gt_module_buffer_count(const gt_module *module); /* @since 0.1 */
+GT_API int32_t gt_module_buffer_count(const gt_module *module);                                             /* @since 0.1 */
 GT_API gt_status gt_module_buffer(gt_module *module, int32_t index, const char **name, gt_tensor **tensor); /* @since 0.1 */
 /* The parameter or buffer of that name. NOT_FOUND, with the names that there are nearby. @since 0.1 */
 GT_API gt_status gt_module_find(gt_module *module, const char *name, gt_tensor **tensor);
-GT_API int32_t gt_module_child_count(const gt_module *module); /* direct children. @since 0.1 */
+GT_API int32_t gt_module_child_count(const gt_module *module);                                            /* direct children. @since 0.1 */
 GT_API gt_status gt_module_child(gt_module *module, int32_t index, const char **name, gt_module **child); /* @since 0.1 */
 /* The module of a dotted path below this one; "" is the module itself. NOT_FOUND. @since 0.1 */
 GT_API gt_status gt_module_find_module(gt_module *module, const char *path, gt_module **found);
@@ -87,24 +87,25 @@ GT_API gt_module *gt_nn_linear(gt_context *ctx, int64_t in_features, int64_t out
 
 typedef struct gt_nn_conv2d_options {
     uint32_t struct_size;
-    int32_t bias;         /* default 1 */
-    int64_t kernel[2];    /* vertical, horizontal; 0 (default): the constructor's square one */
-    int64_t stride[2];    /* default 1, 1 */
-    int64_t padding[2];   /* zeros on both sides; default 0, 0 */
-    int64_t dilation[2];  /* default 1, 1 */
-    int64_t groups;       /* default 1 */
+    int32_t bias;        /* default 1 */
+    int64_t kernel[2];   /* vertical, horizontal; 0 (default): the constructor's square one */
+    int64_t stride[2];   /* default 1, 1 */
+    int64_t padding[2];  /* zeros on both sides; default 0, 0 */
+    int64_t dilation[2]; /* default 1, 1 */
+    int64_t groups;      /* default 1 */
 } gt_nn_conv2d_options;
 GT_API gt_status gt_nn_conv2d_options_init(gt_nn_conv2d_options *options, size_t size); /* @since 0.1 */
 /* weight [out, in / groups, kh, kw], stored channels-last; bias [out]; both U(-b, b), b = 1 / sqrt(in / groups * kh * kw). @since 0.1 */
-GT_API gt_module *gt_nn_conv2d(gt_context *ctx, int64_t in_channels, int64_t out_channels, int64_t kernel, const gt_nn_conv2d_options *options);
+GT_API gt_module *gt_nn_conv2d(gt_context *ctx, int64_t in_channels, int64_t out_channels, int64_t kernel,
+                               const gt_nn_conv2d_options *options);
 
 typedef struct gt_nn_batch_norm_options {
     uint32_t struct_size;
     int32_t affine;              /* weight and bias; default 1 */
     int32_t track_running_stats; /* default 1; 0: the batch's own statistics in evaluation too */
     int32_t padding;
-    double epsilon;              /* default 1e-5 */
-    double momentum;             /* default 0.1: how far the running statistics move a step */
+    double epsilon;  /* default 1e-5 */
+    double momentum; /* default 0.1: how far the running statistics move a step */
 } gt_nn_batch_norm_options;
 GT_API gt_status gt_nn_batch_norm_options_init(gt_nn_batch_norm_options *options, size_t size); /* @since 0.1 */
 /* x [N, C] or [N, C, H, W]. weight 1, bias 0 [C]; buffers running_mean 0, running_var 1 [C] and num_batches_tracked, an i64 scalar that is brought
@@ -125,7 +126,7 @@ GT_API gt_module *gt_nn_embedding(gt_context *ctx, int64_t rows, int64_t width);
 
 /* --- layers without parameters -------------------------------------------------------------------------------------------------- */
 GT_API gt_module *gt_nn_identity(gt_context *ctx); /* its input. @since 0.1 */
-GT_API gt_module *gt_nn_relu(gt_context *ctx);    /* @since 0.1 */
+GT_API gt_module *gt_nn_relu(gt_context *ctx);     /* @since 0.1 */
 /* tanh_approximation != 0: as in GPT-2. @since 0.1 */
 GT_API gt_module *gt_nn_gelu(gt_context *ctx, int32_t tanh_approximation);
 GT_API gt_module *gt_nn_silu(gt_context *ctx);    /* @since 0.1 */
@@ -136,7 +137,7 @@ GT_API gt_module *gt_nn_max_pool2d(gt_context *ctx, int64_t kernel, const gt_poo
 GT_API gt_module *gt_nn_avg_pool2d(gt_context *ctx, int64_t kernel, const gt_pool2d_options *options); /* @since 0.1 */
 GT_API gt_module *gt_nn_adaptive_avg_pool2d(gt_context *ctx, int64_t height, int64_t width);           /* @since 0.1 */
 GT_API gt_module *gt_nn_dropout(gt_context *ctx, double probability);                                  /* 0 <= p <= 1. @since 0.1 */
-GT_API gt_module *gt_nn_flatten(gt_context *ctx, int32_t start_axis);                                  /* 1 keeps the batch axis. @since 0.1 */
+GT_API gt_module *gt_nn_flatten(gt_context *ctx, int32_t start_axis); /* 1 keeps the batch axis. @since 0.1 */
 
 /* --- containers. They take over a child that is added, and destroy it if adding fails; only a child that has an owner already (BAD_STATE)
  * is left alone. After a failed add the container refuses to run, with that error: see gt_module_check. */

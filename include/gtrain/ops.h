@@ -22,31 +22,31 @@ GT_EXTERN_C_BEGIN
 
 /* --- elementwise, two tensors: NumPy broadcasting. maximum/minimum: NaN if either is NaN; where equal, each side gets half of
  * the gradient (as PyTorch). add, sub, mul also take i32 and i64 (no gradient). */
-GT_API gt_tensor *gt_add(gt_tensor *a, gt_tensor *b);      /* @since 0.1 */
-GT_API gt_tensor *gt_sub(gt_tensor *a, gt_tensor *b);      /* @since 0.1 */
-GT_API gt_tensor *gt_mul(gt_tensor *a, gt_tensor *b);      /* @since 0.1 */
-GT_API gt_tensor *gt_div(gt_tensor *a, gt_tensor *b);      /* @since 0.1 */
-GT_API gt_tensor *gt_maximum(gt_tensor *a, gt_tensor *b);  /* @since 0.1 */
-GT_API gt_tensor *gt_minimum(gt_tensor *a, gt_tensor *b);  /* @since 0.1 */
+GT_API gt_tensor *gt_add(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
+GT_API gt_tensor *gt_sub(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
+GT_API gt_tensor *gt_mul(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
+GT_API gt_tensor *gt_div(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
+GT_API gt_tensor *gt_maximum(gt_tensor *a, gt_tensor *b); /* @since 0.1 */
+GT_API gt_tensor *gt_minimum(gt_tensor *a, gt_tensor *b); /* @since 0.1 */
 /* 1 where equal, else 0, in the inputs' dtype (all dtypes); no gradient. @since 0.1 */
 GT_API gt_tensor *gt_equal(gt_tensor *a, gt_tensor *b);
 
 /* --- elementwise, one tensor */
-GT_API gt_tensor *gt_neg(gt_tensor *x);                       /* @since 0.1 */
-GT_API gt_tensor *gt_abs(gt_tensor *x);                       /* gradient sign(x), 0 at 0. @since 0.1 */
-GT_API gt_tensor *gt_square(gt_tensor *x);                    /* @since 0.1 */
-GT_API gt_tensor *gt_sqrt(gt_tensor *x);                      /* @since 0.1 */
-GT_API gt_tensor *gt_exp(gt_tensor *x);                       /* @since 0.1 */
-GT_API gt_tensor *gt_log(gt_tensor *x);                       /* @since 0.1 */
-GT_API gt_tensor *gt_tanh(gt_tensor *x);                      /* @since 0.1 */
-GT_API gt_tensor *gt_sigmoid(gt_tensor *x);                   /* @since 0.1 */
-GT_API gt_tensor *gt_relu(gt_tensor *x);                      /* max(x, 0); NaN stays NaN; gradient 0 at 0. @since 0.1 */
-GT_API gt_tensor *gt_gelu(gt_tensor *x);                      /* x Phi(x) with erf (Hendrycks & Gimpel 2016). @since 0.1 */
-GT_API gt_tensor *gt_gelu_tanh(gt_tensor *x);                 /* its tanh approximation, as in GPT-2. @since 0.1 */
-GT_API gt_tensor *gt_silu(gt_tensor *x);                      /* x sigmoid(x). @since 0.1 */
-GT_API gt_tensor *gt_add_scalar(gt_tensor *x, double value);  /* x + value. @since 0.1 */
-GT_API gt_tensor *gt_mul_scalar(gt_tensor *x, double value);  /* x * value. @since 0.1 */
-GT_API gt_tensor *gt_pow_scalar(gt_tensor *x, double value);  /* x ^ value. @since 0.1 */
+GT_API gt_tensor *gt_neg(gt_tensor *x);                      /* @since 0.1 */
+GT_API gt_tensor *gt_abs(gt_tensor *x);                      /* gradient sign(x), 0 at 0. @since 0.1 */
+GT_API gt_tensor *gt_square(gt_tensor *x);                   /* @since 0.1 */
+GT_API gt_tensor *gt_sqrt(gt_tensor *x);                     /* @since 0.1 */
+GT_API gt_tensor *gt_exp(gt_tensor *x);                      /* @since 0.1 */
+GT_API gt_tensor *gt_log(gt_tensor *x);                      /* @since 0.1 */
+GT_API gt_tensor *gt_tanh(gt_tensor *x);                     /* @since 0.1 */
+GT_API gt_tensor *gt_sigmoid(gt_tensor *x);                  /* @since 0.1 */
+GT_API gt_tensor *gt_relu(gt_tensor *x);                     /* max(x, 0); NaN stays NaN; gradient 0 at 0. @since 0.1 */
+GT_API gt_tensor *gt_gelu(gt_tensor *x);                     /* x Phi(x) with erf (Hendrycks & Gimpel 2016). @since 0.1 */
+GT_API gt_tensor *gt_gelu_tanh(gt_tensor *x);                /* its tanh approximation, as in GPT-2. @since 0.1 */
+GT_API gt_tensor *gt_silu(gt_tensor *x);                     /* x sigmoid(x). @since 0.1 */
+GT_API gt_tensor *gt_add_scalar(gt_tensor *x, double value); /* x + value. @since 0.1 */
+GT_API gt_tensor *gt_mul_scalar(gt_tensor *x, double value); /* x * value. @since 0.1 */
+GT_API gt_tensor *gt_pow_scalar(gt_tensor *x, double value); /* x ^ value. @since 0.1 */
 
 /* --- dtype and layout */
 /* Converts between any two dtypes; the gradient is cast back. Float to integer truncates; out of range saturates; NaN gives 0. @since 0.1 */
@@ -57,21 +57,23 @@ GT_API gt_tensor *gt_contiguous(gt_tensor *x);
 GT_API gt_tensor *gt_channels_last(gt_tensor *x);
 
 /* --- shape: views where possible (they share memory with x); any dtype */
-GT_API gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim, const int64_t *shape); /* one entry may be -1; copies if strides demand it. @since 0.1 */
-GT_API gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis);                 /* [N,C,H,W] from axis 1: [N, C*H*W]. @since 0.1 */
-GT_API gt_tensor *gt_transpose(gt_tensor *x, int32_t axis0, int32_t axis1);     /* @since 0.1 */
-GT_API gt_tensor *gt_permute(gt_tensor *x, const int32_t *axes);                /* ndim entries. @since 0.1 */
-GT_API gt_tensor *gt_expand(gt_tensor *x, int32_t ndim, const int64_t *shape);  /* broadcast; stride 0 where repeated. @since 0.1 */
-GT_API gt_tensor *gt_slice(gt_tensor *x, int32_t axis, int64_t start, int64_t stop, int64_t step); /* as Python's x[start:stop:step], step > 0. @since 0.1 */
+GT_API gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim,
+                             const int64_t *shape);             /* one entry may be -1; copies if strides demand it. @since 0.1 */
+GT_API gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis); /* [N,C,H,W] from axis 1: [N, C*H*W]. @since 0.1 */
+GT_API gt_tensor *gt_transpose(gt_tensor *x, int32_t axis0, int32_t axis1);    /* @since 0.1 */
+GT_API gt_tensor *gt_permute(gt_tensor *x, const int32_t *axes);               /* ndim entries. @since 0.1 */
+GT_API gt_tensor *gt_expand(gt_tensor *x, int32_t ndim, const int64_t *shape); /* broadcast; stride 0 where repeated. @since 0.1 */
+GT_API gt_tensor *gt_slice(gt_tensor *x, int32_t axis, int64_t start, int64_t stop,
+                           int64_t step); /* as Python's x[start:stop:step], step > 0. @since 0.1 */
 GT_API gt_tensor *gt_concat(gt_tensor *const *tensors, int32_t count, int32_t axis); /* copies. @since 0.1 */
 /* before[i], after[i]: elements added on each side of axis i (>= 0), filled with value. Floating dtypes. @since 0.1 */
 GT_API gt_tensor *gt_pad(gt_tensor *x, const int64_t *before, const int64_t *after, double value);
 
 /* --- reductions over `n_axes` axes (n_axes 0: all). keep_dims != 0 keeps the reduced axes with size 1. Over nothing: sum 0, mean NaN,
  * max is BAD_SHAPE. max: the gradient is shared equally among equal maxima; NaN if any is NaN. sum also takes i32 and i64. */
-GT_API gt_tensor *gt_sum(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);   /* @since 0.1 */
-GT_API gt_tensor *gt_mean(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);  /* @since 0.1 */
-GT_API gt_tensor *gt_max(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);   /* @since 0.1 */
+GT_API gt_tensor *gt_sum(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);  /* @since 0.1 */
+GT_API gt_tensor *gt_mean(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims); /* @since 0.1 */
+GT_API gt_tensor *gt_max(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);  /* @since 0.1 */
 /* Index (i64) of the first maximum along one axis; NaN counts as the maximum. @since 0.1 */
 GT_API gt_tensor *gt_argmax(gt_tensor *x, int32_t axis, int32_t keep_dims);
 
@@ -108,8 +110,8 @@ typedef struct gt_pool2d_options {
     int64_t padding[2];        /* at most half the kernel; default 0 */
 } gt_pool2d_options;
 GT_API gt_status gt_pool2d_options_init(gt_pool2d_options *options, size_t size); /* @since 0.1 */
-GT_API gt_tensor *gt_max_pool2d(gt_tensor *x, const gt_pool2d_options *options); /* the gradient goes to the first maximum. @since 0.1 */
-GT_API gt_tensor *gt_avg_pool2d(gt_tensor *x, const gt_pool2d_options *options); /* @since 0.1 */
+GT_API gt_tensor *gt_max_pool2d(gt_tensor *x, const gt_pool2d_options *options);  /* the gradient goes to the first maximum. @since 0.1 */
+GT_API gt_tensor *gt_avg_pool2d(gt_tensor *x, const gt_pool2d_options *options);  /* @since 0.1 */
 /* Windows as in PyTorch: [floor(i H / h), ceil((i + 1) H / h)). @since 0.1 */
 GT_API gt_tensor *gt_adaptive_avg_pool2d(gt_tensor *x, int64_t height, int64_t width);
 
@@ -127,8 +129,8 @@ GT_API gt_tensor *gt_layer_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias
 GT_API gt_tensor *gt_dropout(gt_tensor *x, double probability, int32_t training);
 
 /* --- classification and losses */
-GT_API gt_tensor *gt_softmax(gt_tensor *x, int32_t axis);      /* @since 0.1 */
-GT_API gt_tensor *gt_log_softmax(gt_tensor *x, int32_t axis);  /* @since 0.1 */
+GT_API gt_tensor *gt_softmax(gt_tensor *x, int32_t axis);     /* @since 0.1 */
+GT_API gt_tensor *gt_log_softmax(gt_tensor *x, int32_t axis); /* @since 0.1 */
 
 typedef int32_t gt_reduction;
 enum { GT_REDUCTION_MEAN = 0, GT_REDUCTION_SUM = 1, GT_REDUCTION_NONE = 2 };

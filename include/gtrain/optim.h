@@ -21,22 +21,22 @@ GT_EXTERN_C_BEGIN
 
 typedef int32_t gt_optimizer_kind;
 enum {
-    GT_OPTIMIZER_SGD = 0,   /* as torch.optim.SGD */
-    GT_OPTIMIZER_ADAM = 1,  /* Kingma & Ba 2015; weight decay is added to the gradient */
-    GT_OPTIMIZER_ADAMW = 2  /* Loshchilov & Hutter 2019; weight decay shrinks the weight */
+    GT_OPTIMIZER_SGD = 0,  /* as torch.optim.SGD */
+    GT_OPTIMIZER_ADAM = 1, /* Kingma & Ba 2015; weight decay is added to the gradient */
+    GT_OPTIMIZER_ADAMW = 2 /* Loshchilov & Hutter 2019; weight decay shrinks the weight */
 };
 
 typedef struct gt_optimizer_options {
     uint32_t struct_size;
     gt_optimizer_kind kind;
-    double learning_rate;  /* defaults as in PyTorch: SGD 1e-2 (no default there), Adam and AdamW 1e-3 */
-    double momentum;       /* SGD, default 0 */
-    double dampening;      /* SGD, default 0 */
-    double beta1;          /* Adam, default 0.9 */
-    double beta2;          /* Adam, default 0.999 */
-    double epsilon;        /* Adam, default 1e-8 */
-    double weight_decay;   /* default 0; AdamW 1e-2 */
-    int32_t nesterov;      /* SGD, default 0; needs momentum and no dampening */
+    double learning_rate; /* defaults as in PyTorch: SGD 1e-2 (no default there), Adam and AdamW 1e-3 */
+    double momentum;      /* SGD, default 0 */
+    double dampening;     /* SGD, default 0 */
+    double beta1;         /* Adam, default 0.9 */
+    double beta2;         /* Adam, default 0.999 */
+    double epsilon;       /* Adam, default 1e-8 */
+    double weight_decay;  /* default 0; AdamW 1e-2 */
+    int32_t nesterov;     /* SGD, default 0; needs momentum and no dampening */
     int32_t padding;
 } gt_optimizer_options;
 /* The defaults of that kind. @since 0.1 */
@@ -44,7 +44,8 @@ GT_API gt_status gt_optimizer_options_init(gt_optimizer_options *options, size_t
 
 /* An update rule over `count` leaf tensors of one context (retained; duplicates are stepped once). Half-precision parameters get an
  * f32 master copy and f32 state. BAD_ARGUMENT naming a rate out of range, BAD_STATE for a tensor that needs no gradient. @since 0.1 */
-GT_API gt_status gt_optimizer_create(const gt_optimizer_options *options, gt_tensor *const *parameters, int32_t count, gt_optimizer **optimizer);
+GT_API gt_status gt_optimizer_create(const gt_optimizer_options *options, gt_tensor *const *parameters, int32_t count,
+                                     gt_optimizer **optimizer);
 /* Over all parameters of a module that require a gradient. @since 0.1 */
 GT_API gt_status gt_optimizer_create_for(const gt_optimizer_options *options, gt_module *module, gt_optimizer **optimizer);
 GT_API void gt_optimizer_destroy(gt_optimizer *optimizer); /* NULL is allowed. @since 0.1 */
@@ -52,10 +53,10 @@ GT_API void gt_optimizer_destroy(gt_optimizer *optimizer); /* NULL is allowed. @
 /* One update with the gradients that are there; a parameter without one is not moved, and its step count stays. NO_GRADS if none
  * has one. Never waits. @since 0.1 */
 GT_API gt_status gt_optimizer_step(gt_optimizer *optimizer);
-GT_API gt_status gt_optimizer_zero_grad(gt_optimizer *optimizer); /* @since 0.1 */
+GT_API gt_status gt_optimizer_zero_grad(gt_optimizer *optimizer);                               /* @since 0.1 */
 GT_API gt_status gt_optimizer_set_learning_rate(gt_optimizer *optimizer, double learning_rate); /* @since 0.1 */
-GT_API double gt_optimizer_learning_rate(const gt_optimizer *optimizer); /* @since 0.1 */
-GT_API int32_t gt_optimizer_parameter_count(const gt_optimizer *optimizer); /* @since 0.1 */
+GT_API double gt_optimizer_learning_rate(const gt_optimizer *optimizer);                        /* @since 0.1 */
+GT_API int32_t gt_optimizer_parameter_count(const gt_optimizer *optimizer);                     /* @since 0.1 */
 
 /* Scales all gradients so that their global 2-norm is at most max_norm. *norm (may be NULL) gets an f64 scalar tensor of the norm before, in the
  * innermost scope, so that nothing waits. A norm that is not finite leaves the gradients. NO_GRADS if there are none. @since 0.1 */
@@ -67,22 +68,22 @@ GT_API gt_status gt_optimizer_clip_grad_value(gt_optimizer *optimizer, double ma
 typedef int32_t gt_schedule_kind;
 enum {
     GT_SCHEDULE_CONSTANT = 0,
-    GT_SCHEDULE_STEP = 1,     /* times gamma every step_size updates */
-    GT_SCHEDULE_COSINE = 2,   /* half a cosine from base to min_factor * base over total_steps (Loshchilov & Hutter 2017, without restarts) */
+    GT_SCHEDULE_STEP = 1,   /* times gamma every step_size updates */
+    GT_SCHEDULE_COSINE = 2, /* half a cosine from base to min_factor * base over total_steps (Loshchilov & Hutter 2017, without restarts) */
     GT_SCHEDULE_ONE_CYCLE = 3 /* Smith & Topin 2018, cosine form, as torch's OneCycleLR: base is the peak; without momentum cycling */
 };
 typedef struct gt_schedule {
     uint32_t struct_size;
     gt_schedule_kind kind;
-    double base;              /* learning rate */
-    double gamma;             /* step: default 0.1 */
-    double min_factor;        /* cosine: default 0 */
-    double pct_start;         /* one-cycle: part of total_steps spent rising, default 0.3 */
-    double div_factor;        /* one-cycle: start at base / div_factor, default 25 */
-    double final_div_factor;  /* one-cycle: end at start / final_div_factor, default 1e4 */
-    int64_t step_size;        /* step */
-    int64_t total_steps;      /* cosine, one-cycle; warm-up included */
-    int64_t warmup_steps;     /* linear from base / warmup_steps up to base over that many updates, before any kind but one-cycle; default 0 */
+    double base;             /* learning rate */
+    double gamma;            /* step: default 0.1 */
+    double min_factor;       /* cosine: default 0 */
+    double pct_start;        /* one-cycle: part of total_steps spent rising, default 0.3 */
+    double div_factor;       /* one-cycle: start at base / div_factor, default 25 */
+    double final_div_factor; /* one-cycle: end at start / final_div_factor, default 1e4 */
+    int64_t step_size;       /* step */
+    int64_t total_steps;     /* cosine, one-cycle; warm-up included */
+    int64_t warmup_steps; /* linear from base / warmup_steps up to base over that many updates, before any kind but one-cycle; default 0 */
 } gt_schedule;
 GT_API gt_status gt_schedule_init(gt_schedule *schedule, size_t size, gt_schedule_kind kind); /* @since 0.1 */
 /* The learning rate of update number `step` (the first is 0). BAD_ARGUMENT naming the field that does not fit. @since 0.1 */

@@ -25,33 +25,33 @@
 GT_EXTERN_C_BEGIN
 
 /* name, value, meaning. Values never change; new ones go to the end. */
-#define GT_STATUS_LIST(X)                                                                       \
-    X(OK, 0, "success")                                                                         \
-    X(BAD_ARGUMENT, 1, "an argument is outside what the function accepts")                      \
-    X(BAD_SHAPE, 2, "a shape does not fit")                                                     \
-    X(BAD_DTYPE, 3, "a data type does not fit")                                                 \
-    X(BAD_DEVICE, 4, "objects of different contexts or devices were mixed")                     \
-    X(BAD_STATE, 5, "the call is not allowed in the object's present state")                    \
-    X(BAD_LABEL, 6, "a class label is outside the range of classes")                            \
-    X(BAD_BATCH, 7, "the batch is too small for this operation")                                \
-    X(BAD_FILE, 8, "a file's contents are not what they should be")                             \
-    X(BAD_ABI, 9, "an options struct does not belong to this version of the library")           \
-    X(OUT_OF_MEMORY, 10, "device memory is exhausted or its limit is reached")                  \
-    X(OUT_OF_HOST_MEMORY, 11, "host memory is exhausted")                                       \
-    X(NOT_SUPPORTED, 12, "this device or build cannot do that")                                 \
-    X(NO_DEVICE, 13, "the device or its libraries are not available")                           \
-    X(LIBRARY, 14, "a device library reported an error")                                        \
-    X(VERSION_MISMATCH, 15, "a device library is older than the one built for")                 \
-    X(IO, 16, "the operating system reported an input or output error")                         \
-    X(NO_GRADS, 17, "no parameter has a gradient")                                              \
-    X(SAVED_MODIFIED, 18, "a tensor needed for backward was changed in place")                  \
-    X(TIMEOUT, 19, "the operation did not finish in time")                                      \
-    X(WORKER, 20, "a loader's worker failed")                                                   \
-    X(FORKED, 21, "the device was opened by the parent process of a fork")                      \
-    X(STOPPED, 22, "a callback asked to stop")                                                  \
-    X(NOT_DETERMINISTIC, 23, "no deterministic way to compute this")                            \
-    X(CALLBACK, 24, "a user callback reported failure")                                         \
-    X(NOT_FOUND, 25, "nothing of that name")                                                    \
+#define GT_STATUS_LIST(X)                                                                                                                  \
+    X(OK, 0, "success")                                                                                                                    \
+    X(BAD_ARGUMENT, 1, "an argument is outside what the function accepts")                                                                 \
+    X(BAD_SHAPE, 2, "a shape does not fit")                                                                                                \
+    X(BAD_DTYPE, 3, "a data type does not fit")                                                                                            \
+    X(BAD_DEVICE, 4, "objects of different contexts or devices were mixed")                                                                \
+    X(BAD_STATE, 5, "the call is not allowed in the object's present state")                                                               \
+    X(BAD_LABEL, 6, "a class label is outside the range of classes")                                                                       \
+    X(BAD_BATCH, 7, "the batch is too small for this operation")                                                                           \
+    X(BAD_FILE, 8, "a file's contents are not what they should be")                                                                        \
+    X(BAD_ABI, 9, "an options struct does not belong to this version of the library")                                                      \
+    X(OUT_OF_MEMORY, 10, "device memory is exhausted or its limit is reached")                                                             \
+    X(OUT_OF_HOST_MEMORY, 11, "host memory is exhausted")                                                                                  \
+    X(NOT_SUPPORTED, 12, "this device or build cannot do that")                                                                            \
+    X(NO_DEVICE, 13, "the device or its libraries are not available")                                                                      \
+    X(LIBRARY, 14, "a device library reported an error")                                                                                   \
+    X(VERSION_MISMATCH, 15, "a device library is older than the one built for")                                                            \
+    X(IO, 16, "the operating system reported an input or output error")                                                                    \
+    X(NO_GRADS, 17, "no parameter has a gradient")                                                                                         \
+    X(SAVED_MODIFIED, 18, "a tensor needed for backward was changed in place")                                                             \
+    X(TIMEOUT, 19, "the operation did not finish in time")                                                                                 \
+    X(WORKER, 20, "a loader's worker failed")                                                                                              \
+    X(FORKED, 21, "the device was opened by the parent process of a fork")                                                                 \
+    X(STOPPED, 22, "a callback asked to stop")                                                                                             \
+    X(NOT_DETERMINISTIC, 23, "no deterministic way to compute this")                                                                       \
+    X(CALLBACK, 24, "a user callback reported failure")                                                                                    \
+    X(NOT_FOUND, 25, "nothing of that name")                                                                                               \
     X(INTERNAL, 26, "a bug in gtrain")
 
 typedef int32_t gt_status;
@@ -63,13 +63,13 @@ enum {
 
 /* The record of a failure. Fields may be added at its end. */
 typedef struct gt_error {
-    gt_status status;         /* GT_OK when the thread has had no failure since gt_clear_error */
-    int32_t line;             /* in `file` */
-    int64_t native_code;      /* cudaError_t, cudnnStatus_t, cublasStatus_t, dnnl_status_t or errno; 0 if none */
-    const char *native_name;  /* "cudnnStatus_t", "errno" …, or "" */
-    const char *file;         /* source file that raised it */
-    const char *message;      /* names the op and module, and the numbers */
-    const char *hint;         /* what to do, or "" */
+    gt_status status;        /* GT_OK when the thread has had no failure since gt_clear_error */
+    int32_t line;            /* in `file` */
+    int64_t native_code;     /* cudaError_t, cudnnStatus_t, cublasStatus_t, dnnl_status_t or errno; 0 if none */
+    const char *native_name; /* "cudnnStatus_t", "errno" …, or "" */
+    const char *file;        /* source file that raised it */
+    const char *message;     /* names the op and module, and the numbers */
+    const char *hint;        /* what to do, or "" */
 } gt_error;
 
 /* The calling thread's last failure; never NULL, valid until the next failing call on this thread. Successful calls leave it

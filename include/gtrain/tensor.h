@@ -28,13 +28,13 @@
 GT_EXTERN_C_BEGIN
 
 /* constant, name, value, bytes of an element */
-#define GT_DTYPE_LIST(X)  \
-    X(F32, "f32", 0, 4)   \
-    X(F16, "f16", 1, 2)   \
-    X(BF16, "bf16", 2, 2) \
-    X(F64, "f64", 3, 8)   \
-    X(I32, "i32", 4, 4)   \
-    X(I64, "i64", 5, 8)   \
+#define GT_DTYPE_LIST(X)                                                                                                                   \
+    X(F32, "f32", 0, 4)                                                                                                                    \
+    X(F16, "f16", 1, 2)                                                                                                                    \
+    X(BF16, "bf16", 2, 2)                                                                                                                  \
+    X(F64, "f64", 3, 8)                                                                                                                    \
+    X(I32, "i32", 4, 4)                                                                                                                    \
+    X(I64, "i64", 5, 8)                                                                                                                    \
     X(U8, "u8", 6, 1)
 
 typedef int32_t gt_dtype;
@@ -42,7 +42,7 @@ enum {
 #define GT_DTYPE_ENUM(constant, name, value, bytes) GT_DTYPE_##constant = value,
     GT_DTYPE_LIST(GT_DTYPE_ENUM)
 #undef GT_DTYPE_ENUM
-    GT_DTYPE_COUNT = 7
+        GT_DTYPE_COUNT = 7
 };
 
 /* Bytes of one element, 0 for an unknown dtype. @since 0.1 */
@@ -71,17 +71,17 @@ GT_API gt_tensor *gt_tensor_retain(gt_tensor *tensor); /* returns `tensor`; NULL
 GT_API void gt_tensor_release(gt_tensor *tensor);      /* NULL is allowed. @since 0.1 */
 
 /* --- looking at tensors: never fail for a valid handle, never wait ------------------------------------------------------------ */
-GT_API gt_context *gt_tensor_context(const gt_tensor *tensor);       /* borrowed. @since 0.1 */
-GT_API gt_dtype gt_tensor_dtype(const gt_tensor *tensor);            /* @since 0.1 */
-GT_API int32_t gt_tensor_ndim(const gt_tensor *tensor);              /* @since 0.1 */
-GT_API const int64_t *gt_tensor_shape(const gt_tensor *tensor);      /* ndim entries, borrowed. @since 0.1 */
-GT_API const int64_t *gt_tensor_strides(const gt_tensor *tensor);    /* ndim entries, in elements, borrowed. @since 0.1 */
-GT_API int64_t gt_tensor_size(const gt_tensor *tensor, int32_t axis);/* negative axes count from the end; -1 if out of range. @since 0.1 */
-GT_API int64_t gt_tensor_numel(const gt_tensor *tensor);             /* number of elements. @since 0.1 */
-GT_API size_t gt_tensor_bytes(const gt_tensor *tensor);              /* numel times element size. @since 0.1 */
-GT_API int32_t gt_tensor_is_contiguous(const gt_tensor *tensor);     /* row-major without holes: 1 or 0. @since 0.1 */
-GT_API void *gt_tensor_data(gt_tensor *tensor);                      /* device pointer of the first element; NULL if empty. @since 0.1 */
-GT_API const char *gt_tensor_name(const gt_tensor *tensor);          /* "" if it has none. @since 0.1 */
+GT_API gt_context *gt_tensor_context(const gt_tensor *tensor);        /* borrowed. @since 0.1 */
+GT_API gt_dtype gt_tensor_dtype(const gt_tensor *tensor);             /* @since 0.1 */
+GT_API int32_t gt_tensor_ndim(const gt_tensor *tensor);               /* @since 0.1 */
+GT_API const int64_t *gt_tensor_shape(const gt_tensor *tensor);       /* ndim entries, borrowed. @since 0.1 */
+GT_API const int64_t *gt_tensor_strides(const gt_tensor *tensor);     /* ndim entries, in elements, borrowed. @since 0.1 */
+GT_API int64_t gt_tensor_size(const gt_tensor *tensor, int32_t axis); /* negative axes count from the end; -1 if out of range. @since 0.1 */
+GT_API int64_t gt_tensor_numel(const gt_tensor *tensor);              /* number of elements. @since 0.1 */
+GT_API size_t gt_tensor_bytes(const gt_tensor *tensor);               /* numel times element size. @since 0.1 */
+GT_API int32_t gt_tensor_is_contiguous(const gt_tensor *tensor);      /* row-major without holes: 1 or 0. @since 0.1 */
+GT_API void *gt_tensor_data(gt_tensor *tensor);                       /* device pointer of the first element; NULL if empty. @since 0.1 */
+GT_API const char *gt_tensor_name(const gt_tensor *tensor);           /* "" if it has none. @since 0.1 */
 /* Copies the name; shown in error messages and memory reports. @since 0.1 */
 GT_API gt_status gt_tensor_set_name(gt_tensor *tensor, const char *name);
 
@@ -97,8 +97,8 @@ GT_API gt_status gt_tensor_item(gt_tensor *tensor, double *value);
 
 /* --- changes in place ---------------------------------------------------------------------------------------------------------
  * Each bumps the tensor's version: a later backward that needs the old contents fails with SAVED_MODIFIED. */
-GT_API gt_status gt_tensor_fill(gt_tensor *tensor, double value);                 /* @since 0.1 */
-GT_API gt_status gt_tensor_copy(gt_tensor *destination, gt_tensor *source);       /* same shape; converts dtype. @since 0.1 */
+GT_API gt_status gt_tensor_fill(gt_tensor *tensor, double value);           /* @since 0.1 */
+GT_API gt_status gt_tensor_copy(gt_tensor *destination, gt_tensor *source); /* same shape; converts dtype. @since 0.1 */
 
 GT_EXTERN_C_END
 #endif

@@ -22,15 +22,15 @@ typedef struct gt__device {
     int32_t deterministic; /* from the context's options */
     int32_t allow_tf32;
     uint64_t workspace_limit; /* bytes, or GT_WORKSPACE_AUTO */
-    char name[128];        /* for gt_context_device_name */
+    char name[128];           /* for gt_context_device_name */
 } gt__device;
 
 typedef gt_status (*gt__kernel)(gt__device *device, const struct gt__call *call);
 
 /* What only the device knew, found when the host waits. status GT_OK: nothing. */
 typedef struct gt__device_error {
-    int32_t status;   /* GT_BAD_LABEL */
-    int32_t op;       /* gt__op_id */
+    int32_t status; /* GT_BAD_LABEL */
+    int32_t op;     /* gt__op_id */
     int64_t row;
     int64_t value;
     int64_t classes;
@@ -39,14 +39,14 @@ typedef struct gt__device_error {
 /* One parameter in a multi-tensor update. All arrays are dense, `count` long, in the parameter's memory order. */
 typedef struct gt__update {
     void *param;
-    void *master;  /* f32 master copy of a half-precision param, else NULL */
+    void *master; /* f32 master copy of a half-precision param, else NULL */
     const void *grad;
-    void *state0;  /* SGD: momentum buffer; Adam: first moment. NULL if unused */
-    void *state1;  /* Adam: second moment. f64 for f64 params, else f32 */
+    void *state0; /* SGD: momentum buffer; Adam: first moment. NULL if unused */
+    void *state1; /* Adam: second moment. f64 for f64 params, else f32 */
     int64_t count;
     gt_dtype param_dtype;
     gt_dtype grad_dtype; /* f32, or f64 for f64 params */
-    int64_t step;  /* number of this update of this parameter, from 1 */
+    int64_t step;        /* number of this update of this parameter, from 1 */
 } gt__update;
 
 typedef struct gt__update_rule {

@@ -13,7 +13,7 @@ gt_status gt__backend_cuda(const gt__backend **backend) { return gt__cuda_backen
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MODULE "libgtrain_cuda.so"
+#define MODULE     "libgtrain_cuda.so"
 #define PATH_BYTES 4096
 
 typedef gt_status (*entry_fn)(const gt__host_api *host, const gt__backend **backend);
@@ -84,8 +84,7 @@ static gt_status load(const gt__backend **backend) {
     }
     if (status == GT_BAD_ABI)
         GT_FAIL_HINT(GT_BAD_ABI, "Install " MODULE " and libgtrain.so from one build.",
-                     "%s does not belong to this libgtrain (version %d.%d.%d)", path, GT_VERSION_MAJOR, GT_VERSION_MINOR,
-                     GT_VERSION_PATCH);
+                     "%s does not belong to this libgtrain (version %d.%d.%d)", path, GT_VERSION_MAJOR, GT_VERSION_MINOR, GT_VERSION_PATCH);
     if (status != GT_OK) return status;
     *backend = found;
     return GT_OK;

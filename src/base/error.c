@@ -14,8 +14,8 @@ static _Thread_local error_record record;
 static const char *or_empty(const char *text) { return text ? text : ""; }
 
 /* Used by the CUDA module through the host table, and by gt__error_raise below. */
-gt_status gt__error_raisev(gt_status status, const char *file, int line, int64_t native_code, const char *native_name,
-                           const char *hint, const char *format, va_list arguments) {
+gt_status gt__error_raisev(gt_status status, const char *file, int line, int64_t native_code, const char *native_name, const char *hint,
+                           const char *format, va_list arguments) {
     /* The message may quote the record's own text: format before writing. */
     char message[sizeof record.message];
     (void)vsnprintf(message, sizeof message, format, arguments);
@@ -32,8 +32,8 @@ gt_status gt__error_raisev(gt_status status, const char *file, int line, int64_t
     return status;
 }
 
-gt_status gt__error_raise(gt_status status, const char *file, int line, int64_t native_code, const char *native_name,
-                          const char *hint, const char *format, ...) {
+gt_status gt__error_raise(gt_status status, const char *file, int line, int64_t native_code, const char *native_name, const char *hint,
+                          const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     gt__error_raisev(status, file, line, native_code, native_name, hint, format, arguments);
@@ -85,6 +85,6 @@ const char *gt_status_text(gt_status status) {
 
 int32_t gt_version_number(void) { return GT_VERSION_NUMBER; }
 
-#define TEXT_OF(x) #x
+#define TEXT_OF(x)            #x
 #define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
 const char *gt_version_string(void) { return VERSION_TEXT(GT_VERSION_MAJOR, GT_VERSION_MINOR, GT_VERSION_PATCH); }

@@ -52,8 +52,8 @@ gt_status gt__options_read(void *ours, size_t our_size, const void *theirs, cons
 
 gt_status gt__options_write(void *theirs, size_t size, const void *defaults, size_t our_size, const char *type_name) {
     GT_REQUIRE(theirs != NULL, GT_BAD_ARGUMENT, "%s_init: the struct is NULL", type_name);
-    GT_REQUIRE(size >= sizeof(uint32_t) && size <= (1u << 20), GT_BAD_ABI, "%s_init: a size of %zu bytes is not one of a %s", type_name, size,
-               type_name);
+    GT_REQUIRE(size >= sizeof(uint32_t) && size <= (1u << 20), GT_BAD_ABI, "%s_init: a size of %zu bytes is not one of a %s", type_name,
+               size, type_name);
     memset(theirs, 0, size);
     memcpy(theirs, defaults, GT__MIN(size, our_size));
     uint32_t full = (uint32_t)size;

@@ -11,8 +11,8 @@
 GT_EXTERN_C_BEGIN
 
 /* gt__error_raise with its arguments as a list. */
-gt_status gt__error_raisev(gt_status status, const char *file, int line, int64_t native_code, const char *native_name,
-                           const char *hint, const char *format, va_list arguments);
+gt_status gt__error_raisev(gt_status status, const char *file, int line, int64_t native_code, const char *native_name, const char *hint,
+                           const char *format, va_list arguments);
 
 /* All host memory of the library comes from here, so that tests can make any allocation fail. NULL with OUT_OF_HOST_MEMORY raised.
  * gt__calloc checks count * size. */
@@ -47,8 +47,8 @@ void gt__text_free(gt__text *text);
 
 GT_EXTERN_C_END
 
-#define GT__MIN(a, b) ((a) < (b) ? (a) : (b))
-#define GT__MAX(a, b) ((a) > (b) ? (a) : (b))
+#define GT__MIN(a, b)    ((a) < (b) ? (a) : (b))
+#define GT__MAX(a, b)    ((a) > (b) ? (a) : (b))
 #define GT__COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 #endif

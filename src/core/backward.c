@@ -144,17 +144,19 @@ static gt_status unpack(const gt__node *node, const gt__saved *saved, const char
     *out = saved->tensor;
     if (saved->tensor == NULL || saved->tensor->storage->version == saved->version) return GT_OK;
     char text[2 * GT__SHAPE_TEXT];
-    GT_FAIL_HINT(GT_SAVED_MODIFIED, "change it after the backward, or work on a copy", "%s%s%s%s: %s %d, %s, was changed in place (version %u, saved at %u) and its "
-                 "gradient can no longer be computed", gt__op_table[node->op].name, node->module_path ? " \"" : "", node->module_path ? node->module_path : "",
-                 node->module_path ? "\"" : "", what, k, gt__tensor_text(saved->tensor, text, sizeof text), (unsigned)saved->tensor->storage->version,
-                 (unsigned)saved->version);
+    GT_FAIL_HINT(GT_SAVED_MODIFIED, "change it after the backward, or work on a copy",
+                 "%s%s%s%s: %s %d, %s, was changed in place (version %u, saved at %u) and its "
+                 "gradient can no longer be computed",
+                 gt__op_table[node->op].name, node->module_path ? " \"" : "", node->module_path ? node->module_path : "",
+                 node->module_path ? "\"" : "", what, k, gt__tensor_text(saved->tensor, text, sizeof text),
+                 (unsigned)saved->tensor->storage->version, (unsigned)saved->version);
 }
 
 static gt_status check_result(const gt__node *node, int32_t k, const gt_tensor *dx) {
     const gt__meta *want = &node->in_meta[k];
     char a[GT__SHAPE_TEXT], b[GT__SHAPE_TEXT];
-    GT_REQUIRE(gt__meta_same_shape(&dx->meta, want), GT_INTERNAL, "the gradient of %s for input %d has shape %s, the input %s", gt__op_table[node->op].name,
-               (int)k, gt__meta_text(a, sizeof a, &dx->meta), gt__meta_text(b, sizeof b, want));
+    GT_REQUIRE(gt__meta_same_shape(&dx->meta, want), GT_INTERNAL, "the gradient of %s for input %d has shape %s, the input %s",
+               gt__op_table[node->op].name, (int)k, gt__meta_text(a, sizeof a, &dx->meta), gt__meta_text(b, sizeof b, want));
     GT_REQUIRE(dx->meta.dtype == want->dtype || dx->meta.dtype == gt__dtype_accumulate(want->dtype), GT_INTERNAL,
                "the gradient of %s for input %d is %s, the input %s", gt__op_table[node->op].name, (int)k, gt_dtype_name(dx->meta.dtype),
                gt_dtype_name(want->dtype));
@@ -183,7 +185,15 @@ void gt__grad_done_out(gt__grad *grad, int k) { let_go_saved(grad, &grad->node->
 /* Runs the gradient rule and counts its results. The rule's temporaries go with its scope. */
 static gt_status apply_rule(gt__node *node, bool retain, gt_tensor **dx) {
     gt_context *ctx = node->ctx;
-    gt__grad grad = {.ctx = ctx, .attr = &node->attr, .op = node->op, .in_meta = node->in_meta, .needs = node->needs, .n_in = node->n_in, .node = node, .retain = retain, .dx = dx};
+    gt__grad grad = {.ctx = ctx,
+                     .attr = &node->attr,
+                     .op = node->op,
+                     .in_meta = node->in_meta,
+                     .needs = node->needs,
+                     .n_in = node->n_in,
+                     .node = node,
+                     .retain = retain,
+                     .dx = dx};
     for (int k = 0; k < GT__MAX_SAVED_IN; ++k) GT_TRY(unpack(node, &node->saved_in[k], "input", k, &grad.in[k]));
     for (int k = 0; k < GT__MAX_OUT; ++k) GT_TRY(unpack(node, &node->saved_out[k], "output", k, &grad.out[k]));
     for (int k = 0; k < node->n_out; ++k) {
@@ -250,8 +260,8 @@ static gt_status start(engine *e, gt_tensor *tensor, gt_tensor *gradient) {
     GT_TRY(gt__tensor_node(tensor, &node));
     if (gradient) {
         GT_REQUIRE(gt__meta_same_shape(&tensor->meta, &gradient->meta) && tensor->meta.dtype == gradient->meta.dtype, GT_BAD_SHAPE,
-                   "gt_backward: the gradient %s %s does not fit %s", gt_dtype_name(gradient->meta.dtype), gt__meta_text(other, sizeof other, &gradient->meta),
-                   gt__tensor_text(tensor, text, sizeof text));
+                   "gt_backward: the gradient %s %s does not fit %s", gt_dtype_name(gradient->meta.dtype),
+                   gt__meta_text(other, sizeof other, &gradient->meta), gt__tensor_text(tensor, text, sizeof text));
         gt_tensor_retain(gradient);
     } else {
         GT_REQUIRE(tensor->meta.numel == 1, GT_BAD_SHAPE, "gt_backward: %s has %lld elements; without a gradient for it, it must have one",

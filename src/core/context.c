@@ -3,11 +3,8 @@
 
 #include <stdio.h>
 
-#define WITH_DEFAULTS                                                                                          \
-    {                                                                                                          \
-        .struct_size = sizeof(gt_context_options), .device = GT_DEVICE_AUTO, .workspace_limit = GT_WORKSPACE_AUTO, \
-        .allow_tf32 = 1,                                                                                       \
-    }
+#define WITH_DEFAULTS                                                                                                                      \
+    { .struct_size = sizeof(gt_context_options), .device = GT_DEVICE_AUTO, .workspace_limit = GT_WORKSPACE_AUTO, .allow_tf32 = 1, }
 
 gt_status gt_context_options_init(gt_context_options *options, size_t size) {
     gt_context_options defaults = WITH_DEFAULTS;
@@ -34,15 +31,18 @@ static gt_status open_cuda(gt_context *ctx) {
 
 static gt_status open_any(gt_context *ctx) {
     switch (ctx->options.device) {
-    case GT_DEVICE_CPU: return open_device(ctx, gt__backend_cpu());
-    case GT_DEVICE_CUDA: return open_cuda(ctx);
+    case GT_DEVICE_CPU:
+        return open_device(ctx, gt__backend_cpu());
+    case GT_DEVICE_CUDA:
+        return open_cuda(ctx);
     case GT_DEVICE_AUTO:
         if (open_cuda(ctx) == GT_OK) return GT_OK;
         gt__log(ctx, GT_LOG_WARNING, "no GPU is used: %s", gt_last_error()->message);
         gt_clear_error();
         return open_device(ctx, gt__backend_cpu());
     default:
-        GT_FAIL(GT_BAD_ARGUMENT, "gt_context_create: device %d is none of GT_DEVICE_AUTO, GT_DEVICE_CPU, GT_DEVICE_CUDA", (int)ctx->options.device);
+        GT_FAIL(GT_BAD_ARGUMENT, "gt_context_create: device %d is none of GT_DEVICE_AUTO, GT_DEVICE_CPU, GT_DEVICE_CUDA",
+                (int)ctx->options.device);
     }
 }
 
@@ -73,7 +73,8 @@ void gt_context_destroy(gt_context *ctx) {
     if (ctx == NULL) return;
     gt_error before = *gt_last_error(); /* closing must not replace what the caller may still want to read */
     int32_t previous = gt__enter(ctx);
-    if (ctx->backend->synchronize(ctx->device, GT__STREAM_COMPUTE) != GT_OK || ctx->backend->synchronize(ctx->device, GT__STREAM_COPY) != GT_OK) {
+    if (ctx->backend->synchronize(ctx->device, GT__STREAM_COMPUTE) != GT_OK ||
+        ctx->backend->synchronize(ctx->device, GT__STREAM_COPY) != GT_OK) {
         gt__log(ctx, GT_LOG_WARNING, "closing the context: %s", gt_last_error()->message);
         if (before.status == GT_OK) gt_clear_error();
     }
@@ -100,8 +101,9 @@ gt_status gt__check_device(gt_context *ctx) {
     gt__leave(ctx, previous);
     if (error.status == GT_OK) return GT_OK;
     const char *op = error.op >= 0 && error.op < GT__OP_COUNT ? gt__op_table[error.op].name : "op";
-    GT_FAIL_HINT(error.status, "check the data set's labels; the row was left out of the loss", "%s: row %lld has label %lld, there are %lld classes", op,
-                 (long long)error.row, (long long)error.value, (long long)error.classes);
+    GT_FAIL_HINT(error.status, "check the data set's labels; the row was left out of the loss",
+                 "%s: row %lld has label %lld, there are %lld classes", op, (long long)error.row, (long long)error.value,
+                 (long long)error.classes);
 }
 
 gt_status gt_context_synchronize(gt_context *ctx) {
@@ -155,8 +157,12 @@ static gt_status scratch(gt_context *ctx, size_t bytes, void **pointer, void **h
     return GT_OK;
 }
 
-gt_status gt__scratch_alloc(gt_context *ctx, size_t bytes, void **pointer, void **handle) { return scratch(ctx, bytes, pointer, handle, false); }
-gt_status gt__scratch_alloc_quiet(gt_context *ctx, size_t bytes, void **pointer, void **handle) { return scratch(ctx, bytes, pointer, handle, true); }
+gt_status gt__scratch_alloc(gt_context *ctx, size_t bytes, void **pointer, void **handle) {
+    return scratch(ctx, bytes, pointer, handle, false);
+}
+gt_status gt__scratch_alloc_quiet(gt_context *ctx, size_t bytes, void **pointer, void **handle) {
+    return scratch(ctx, bytes, pointer, handle, true);
+}
 void gt__scratch_free(gt_context *ctx, void *handle) {
     if (handle) gt__allocator_free(ctx->allocator, handle);
 }

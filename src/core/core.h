@@ -30,17 +30,17 @@ struct gt_context {
     int32_t n_scoped, cap_scoped;
     gt__scope *scopes;
     int32_t n_scopes, cap_scopes;
-    int32_t no_grad;    /* depth of no-grad regions */
+    int32_t no_grad; /* depth of no-grad regions */
     bool in_backward;
     uint64_t rng_seed, rng_offset;
     uint64_t node_sequence;
-    const char *module_path;     /* "block1.conv" while a module's forward runs, else NULL */
-    gt_tensor live;              /* list head of all handles */
-    gt_tensor *free_tensors;     /* recycled handles, linked by live_next */
+    const char *module_path; /* "block1.conv" while a module's forward runs, else NULL */
+    gt_tensor live;          /* list head of all handles */
+    gt_tensor *free_tensors; /* recycled handles, linked by live_next */
     struct gt__node *free_nodes;
     gt__staging staging[GT__STAGING_SLOTS];
     int32_t staging_next;
-    struct gt__string *strings;  /* see gt__context_string */
+    struct gt__string *strings; /* see gt__context_string */
 };
 
 /* --- tensors (core/tensor.c) */
@@ -71,10 +71,10 @@ void gt__context_strings_free(gt_context *ctx); /* called last by gt_context_des
 void gt__random_take(gt_context *ctx, int64_t count, gt__attrs *attr);
 
 /* --- host access and changes in place (core/transfer.c, core/inplace.c) */
-gt_status gt__fill(gt_tensor *tensor, double value);                            /* dense or strided; leaves the version alone */
-gt_status gt__upload(gt_tensor *tensor, const void *data, size_t bytes);        /* host memory in logical order; leaves the version alone */
-gt_status gt__check_writable(gt_tensor *tensor, const char *who);               /* refuses expanded tensors */
-gt_status gt__overwritten(gt_tensor *tensor, gt_tensor *source);                /* new version, new history (source may be NULL) */
+gt_status gt__fill(gt_tensor *tensor, double value);                     /* dense or strided; leaves the version alone */
+gt_status gt__upload(gt_tensor *tensor, const void *data, size_t bytes); /* host memory in logical order; leaves the version alone */
+gt_status gt__check_writable(gt_tensor *tensor, const char *who);        /* refuses expanded tensors */
+gt_status gt__overwritten(gt_tensor *tensor, gt_tensor *source);         /* new version, new history (source may be NULL) */
 void gt__staging_free(gt_context *ctx);
 /* Reports what only the device knew. The caller has waited. */
 gt_status gt__check_device(gt_context *ctx);

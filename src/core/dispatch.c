@@ -41,10 +41,14 @@ static bool is_matrix(const gt__meta *m) {
 
 static bool layout_fits(const gt__meta *m, gt__layout layout) {
     switch (layout) {
-    case GT__LAYOUT_ROW_MAJOR: return gt__meta_is_row_major(m);
-    case GT__LAYOUT_CHANNELS_LAST: return m->ndim == 4 ? gt__meta_is_channels_last(m) : gt__meta_is_row_major(m);
-    case GT__LAYOUT_MATRIX: return is_matrix(m);
-    default: return true;
+    case GT__LAYOUT_ROW_MAJOR:
+        return gt__meta_is_row_major(m);
+    case GT__LAYOUT_CHANNELS_LAST:
+        return m->ndim == 4 ? gt__meta_is_channels_last(m) : gt__meta_is_row_major(m);
+    case GT__LAYOUT_MATRIX:
+        return is_matrix(m);
+    default:
+        return true;
     }
 }
 
@@ -61,7 +65,10 @@ static gt_status run_kernel(const gt__call *call) {
 /* A dense copy of `t` in the wanted layout; the caller's. */
 static gt_status copy_to_layout(gt_tensor *t, gt__layout layout, gt_tensor **out) {
     gt__meta meta = t->meta;
-    if (layout == GT__LAYOUT_CHANNELS_LAST) gt__meta_set_channels_last(&meta); else gt__meta_set_row_major(&meta);
+    if (layout == GT__LAYOUT_CHANNELS_LAST)
+        gt__meta_set_channels_last(&meta);
+    else
+        gt__meta_set_row_major(&meta);
     gt_tensor *copy = gt__tensor_new_for(t->ctx, &meta, GT_MEMORY_TEMPORARY, "copy");
     if (copy == NULL) return gt_last_error()->status;
     gt__call call = {.ctx = t->ctx, .in = &t, .n_in = 1, .n_out = 1, .out = {copy}, .op = GT__OP_COPY};
@@ -131,11 +138,13 @@ static gt_status find_context(gt__call *call) {
     for (int32_t k = 0; k < call->n_in; ++k) {
         gt_tensor *t = call->in[k];
         if (t == NULL) continue;
-        if (GT__UNLIKELY(t->ctx == NULL)) GT_FAIL(GT_BAD_STATE, "%s: input %d belongs to a context that was destroyed", gt__op_table[call->op].name, (int)k);
+        if (GT__UNLIKELY(t->ctx == NULL))
+            GT_FAIL(GT_BAD_STATE, "%s: input %d belongs to a context that was destroyed", gt__op_table[call->op].name, (int)k);
         if (call->ctx == NULL) call->ctx = t->ctx;
         if (GT__UNLIKELY(call->ctx != t->ctx)) {
-            GT_FAIL_HINT(GT_BAD_DEVICE, "make all tensors of a call in one context", "%s: input %d belongs to another context (%s) than input 0 (%s)",
-                         gt__op_table[call->op].name, (int)k, t->ctx->device->name, call->ctx->device->name);
+            GT_FAIL_HINT(GT_BAD_DEVICE, "make all tensors of a call in one context",
+                         "%s: input %d belongs to another context (%s) than input 0 (%s)", gt__op_table[call->op].name, (int)k,
+                         t->ctx->device->name, call->ctx->device->name);
         }
     }
     GT_REQUIRE(call->ctx != NULL, GT_INTERNAL, "%s was called without inputs", gt__op_table[call->op].name);

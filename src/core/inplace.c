@@ -110,8 +110,10 @@ gt_status gt_tensor_copy(gt_tensor *destination, gt_tensor *source) {
     gt_tensor *base = destination->view_base ? destination->view_base : destination;
     bool flows = ctx->no_grad == 0 && gt__needs_grad(source);
     GT_REQUIRE(!(flows && base->node == NULL && gt__needs_grad(base)), GT_BAD_STATE,
-               "gt_tensor_copy: %s is a leaf that requires a gradient; a tensor with a history can only be copied into it between gt_no_grad_begin and "
-               "gt_no_grad_end", gt__tensor_text(base, a, sizeof a));
+               "gt_tensor_copy: %s is a leaf that requires a gradient; a tensor with a history can only be copied into it between "
+               "gt_no_grad_begin and "
+               "gt_no_grad_end",
+               gt__tensor_text(base, a, sizeof a));
     GT_TRY(gt__op_into(GT__OP_COPY, &source, 1, NULL, destination));
     return gt__overwritten(destination, source);
 }
@@ -120,7 +122,8 @@ gt_status gt_tensor_copy(gt_tensor *destination, gt_tensor *source) {
 gt_status gt__grad_copy_into(gt__grad *grad) {
     gt_context *ctx = grad->ctx;
     gt__meta meta = grad->in_meta[0];
-    if (!gt__meta_is_dense(&meta)) GT_FAIL(GT_BAD_STATE, "copy_into: the base of a view changed in place is not dense; its gradient is not defined");
+    if (!gt__meta_is_dense(&meta))
+        GT_FAIL(GT_BAD_STATE, "copy_into: the base of a view changed in place is not dense; its gradient is not defined");
     gt_tensor *whole = gt__tensor_new(ctx, &meta, GT_MEMORY_TEMPORARY);
     if (whole == NULL) return gt_last_error()->status;
     GT_TRY(gt__op_into(GT__OP_COPY, &grad->dy[0], 1, NULL, whole));

@@ -26,15 +26,15 @@ typedef struct gt__node {
     int32_t n_in, n_out, cap_in;
     gt__attrs attr;
     const char *module_path;
-    gt__edge *edges;     /* n_in */
-    gt__meta *in_meta;   /* n_in */
-    uint8_t *needs;      /* n_in */
+    gt__edge *edges;   /* n_in */
+    gt__meta *in_meta; /* n_in */
+    uint8_t *needs;    /* n_in */
     gt__saved saved_in[GT__MAX_SAVED_IN];
     gt__saved saved_out[GT__MAX_OUT];
     gt_dtype out_dtype[GT__MAX_OUT];
     gt_tensor *pending[GT__MAX_OUT]; /* gradients that have arrived during a backward */
-    bool queued;         /* in the running backward's heap */
-    bool freed;          /* what it saved is gone: another backward is refused */
+    bool queued;                     /* in the running backward's heap */
+    bool freed;                      /* what it saved is gone: another backward is refused */
     struct gt__node *next_free;
 } gt__node;
 

@@ -13,15 +13,15 @@ typedef enum gt__op_id {
 #define GT__OP_ENUM(id, name, shape, grad, layout, saves) GT__OP_##id,
     GT__OP_LIST(GT__OP_ENUM)
 #undef GT__OP_ENUM
-    GT__OP_COUNT
+        GT__OP_COUNT
 } gt__op_id;
 
 typedef enum gt__layout { GT__LAYOUT_ANY, GT__LAYOUT_ROW_MAJOR, GT__LAYOUT_CHANNELS_LAST, GT__LAYOUT_MATRIX, GT__LAYOUT_VIEW } gt__layout;
 
-#define GT__MAX_OUT 3
+#define GT__MAX_OUT      3
 #define GT__MAX_SAVED_IN 8 /* inputs beyond these are never saved (concat) */
 
-#define GT__IN(k) (1u << (k))
+#define GT__IN(k)  (1u << (k))
 #define GT__OUT(k) (256u << (k))
 /* Three masks of 16 bits in one number. */
 #define GT__SAVE(for0, for1, for2) ((uint64_t)(for0) | (uint64_t)(for1) << 16 | (uint64_t)(for2) << 32)
@@ -30,21 +30,69 @@ struct gt__custom;
 
 /* Attributes of a call. A flat value: copied into records and, later, into programs. */
 typedef union gt__attrs {
-    struct { double value; } scalar;
-    struct { double a, b; uint64_t seed, offset; } random; /* element i uses word i % 4 of Philox block offset + i / 4 */
-    struct { gt_dtype dtype; int32_t channels_last; } layout;
-    struct { int64_t shape[GT_MAX_DIMS]; int64_t strides[GT_MAX_DIMS]; int64_t offset; int32_t ndim; } view; /* offset in elements, of the storage (as_strided) */
-    struct { int32_t axes[GT_MAX_DIMS]; } axes;
-    struct { int64_t shape[GT_MAX_DIMS]; int64_t start, stop, step; int32_t axis, ndim; } slice; /* shape, ndim: slice_backward's result */
-    struct { int64_t before[GT_MAX_DIMS], after[GT_MAX_DIMS]; double value; } pad;
-    struct { uint32_t mask; int32_t keep_dims; int32_t axis; } reduce; /* mask: bit a set if axis a is reduced; axis: argmax */
-    struct { gt_activation activation; } linear;
-    struct { int64_t stride[2], padding[2], dilation[2], groups; int64_t shape[4]; gt_activation activation; } conv; /* shape: the gradient's, in conv2d_backward_* */
-    struct { int64_t kernel[2], stride[2], padding[2]; int64_t shape[4]; int32_t count_include_pad; } pool; /* shape: x's, in *_backward */
-    struct { double momentum, epsilon; int32_t training; } norm;
-    struct { int32_t axis; } softmax;
-    struct { int64_t ignore_label; double label_smoothing; gt_reduction reduction; } loss;
-    struct { struct gt__custom *op; int32_t backward; } custom; /* counted by the record */
+    struct {
+        double value;
+    } scalar;
+    struct {
+        double a, b;
+        uint64_t seed, offset;
+    } random; /* element i uses word i % 4 of Philox block offset + i / 4 */
+    struct {
+        gt_dtype dtype;
+        int32_t channels_last;
+    } layout;
+    struct {
+        int64_t shape[GT_MAX_DIMS];
+        int64_t strides[GT_MAX_DIMS];
+        int64_t offset;
+        int32_t ndim;
+    } view; /* offset in elements, of the storage (as_strided) */
+    struct {
+        int32_t axes[GT_MAX_DIMS];
+    } axes;
+    struct {
+        int64_t shape[GT_MAX_DIMS];
+        int64_t start, stop, step;
+        int32_t axis, ndim;
+    } slice; /* shape, ndim: slice_backward's result */
+    struct {
+        int64_t before[GT_MAX_DIMS], after[GT_MAX_DIMS];
+        double value;
+    } pad;
+    struct {
+        uint32_t mask;
+        int32_t keep_dims;
+        int32_t axis;
+    } reduce; /* mask: bit a set if axis a is reduced; axis: argmax */
+    struct {
+        gt_activation activation;
+    } linear;
+    struct {
+        int64_t stride[2], padding[2], dilation[2], groups;
+        int64_t shape[4];
+        gt_activation activation;
+    } conv; /* shape: the gradient's, in conv2d_backward_* */
+    struct {
+        int64_t kernel[2], stride[2], padding[2];
+        int64_t shape[4];
+        int32_t count_include_pad;
+    } pool; /* shape: x's, in *_backward */
+    struct {
+        double momentum, epsilon;
+        int32_t training;
+    } norm;
+    struct {
+        int32_t axis;
+    } softmax;
+    struct {
+        int64_t ignore_label;
+        double label_smoothing;
+        gt_reduction reduction;
+    } loss;
+    struct {
+        struct gt__custom *op;
+        int32_t backward;
+    } custom; /* counted by the record */
 } gt__attrs;
 
 /* One call. Kernels read in[k]->meta and gt__data(in[k]), and write gt__data(out[k]). Optional inputs are NULL. out[k] is NULL where an output is not
@@ -67,19 +115,21 @@ typedef struct gt__grad {
     gt_context *ctx;
     const gt__attrs *attr;
     gt__op_id op;
-    gt_tensor *dy[GT__MAX_OUT];        /* NULL where nothing flowed back; at least one is there */
-    gt_tensor *in[GT__MAX_SAVED_IN];   /* saved inputs, NULL if not saved */
-    gt_tensor *out[GT__MAX_OUT];       /* saved outputs, NULL if not saved */
-    const gt__meta *in_meta;           /* n_in metas, saved or not */
-    const uint8_t *needs;              /* needs[k] != 0: the gradient of input k is wanted */
+    gt_tensor *dy[GT__MAX_OUT];      /* NULL where nothing flowed back; at least one is there */
+    gt_tensor *in[GT__MAX_SAVED_IN]; /* saved inputs, NULL if not saved */
+    gt_tensor *out[GT__MAX_OUT];     /* saved outputs, NULL if not saved */
+    const gt__meta *in_meta;         /* n_in metas, saved or not */
+    const uint8_t *needs;            /* needs[k] != 0: the gradient of input k is wanted */
     int32_t n_in;
-    struct gt__node *node;             /* for gt__grad_done_* */
-    bool retain;                       /* another backward will want what was saved */
-    gt_tensor **dx;                    /* n_in results, NULL at first. Shape of the input; dtype of the input, or f32 for a half. Leaving NULL means zero */
+    struct gt__node *node; /* for gt__grad_done_* */
+    bool retain;           /* another backward will want what was saved */
+    gt_tensor **dx; /* n_in results, NULL at first. Shape of the input; dtype of the input, or f32 for a half. Leaving NULL means zero */
 } gt__grad;
 
-typedef gt_status (*gt__shape_rule)(gt__call *call);   /* checks in[] and attr; sets n_out and meta[] (strides included). Views: meta[0] and view_offset; as_strided: offset from the storage's start */
-typedef gt_status (*gt__grad_rule)(gt__grad *grad);    /* written with ops; runs in a scope and a no-grad region of its own */
+typedef gt_status (*gt__shape_rule)(
+    gt__call *
+        call); /* checks in[] and attr; sets n_out and meta[] (strides included). Views: meta[0] and view_offset; as_strided: offset from the storage's start */
+typedef gt_status (*gt__grad_rule)(gt__grad *grad); /* written with ops; runs in a scope and a no-grad region of its own */
 
 typedef struct gt__op_def {
     const char *name;
@@ -110,14 +160,15 @@ void gt__grad_done_out(gt__grad *grad, int k);
  * `conv2d "block1.conv"`: the call's op and, inside a module, its path. */
 const char *gt__call_text(const gt__call *call, char *buffer, size_t size);
 #define GT_CALL_RAISE(call, code, hint, ...) ((void)gt__call_fail(call, code, __FILE__, __LINE__, hint, __VA_ARGS__), (gt_status)(code))
-#define GT_CALL_REQUIRE(call, cond, code, ...)                                          \
-    do {                                                                                \
-        if (GT__UNLIKELY(!(cond))) return GT_CALL_RAISE(call, code, NULL, __VA_ARGS__); \
+#define GT_CALL_REQUIRE(call, cond, code, ...)                                                                                             \
+    do {                                                                                                                                   \
+        if (GT__UNLIKELY(!(cond))) return GT_CALL_RAISE(call, code, NULL, __VA_ARGS__);                                                    \
     } while (0)
-#define GT_CALL_FAIL(call, code, ...) return GT_CALL_RAISE(call, code, NULL, __VA_ARGS__)
+#define GT_CALL_FAIL(call, code, ...)            return GT_CALL_RAISE(call, code, NULL, __VA_ARGS__)
 #define GT_CALL_FAIL_HINT(call, code, hint, ...) return GT_CALL_RAISE(call, code, hint, __VA_ARGS__)
 /* Raises "<call text>: <message>". */
-gt_status gt__call_fail(const gt__call *call, gt_status status, const char *file, int line, const char *hint, const char *format, ...) GT__PRINTF(6, 7);
+gt_status gt__call_fail(const gt__call *call, gt_status status, const char *file, int line, const char *hint, const char *format, ...)
+    GT__PRINTF(6, 7);
 
 #define GT__SHAPE_RULE(id, name, shape, grad, layout, saves) gt_status gt__shape_##shape(gt__call *call);
 GT__OP_LIST(GT__SHAPE_RULE)

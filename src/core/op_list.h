@@ -10,6 +10,7 @@
 #ifndef GT_CORE_OP_LIST_H
 #define GT_CORE_OP_LIST_H
 
+/* clang-format off */
 #define GT__OP_LIST(X)                                                                                                                        \
     /* elementwise, two tensors */                                                                                                            \
     X(ADD, "add", binary, add, ANY, GT__SAVE(0, 0, 0))                                                                                        \
@@ -105,5 +106,6 @@
     X(EMBEDDING, "embedding", embedding, embedding, ROW_MAJOR, GT__SAVE(GT__IN(1), 0, 0))                    /* (weight, indices) */           \
     X(EMBEDDING_BACKWARD, "embedding_backward", embedding_backward, none, ROW_MAJOR, GT__SAVE(0, 0, 0))      /* (dy, indices); attr.view: weight's shape; f32 result for halves */ \
     X(CUSTOM, "custom", custom, custom, ROW_MAJOR, GT__SAVE(0, 0, 0))                                        /* attr.custom; saves by its own options */
+/* clang-format on */
 
 #endif

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 
-
 typedef struct dtype_entry {
     const char *name;
     size_t size;
@@ -51,7 +50,8 @@ gt_status gt__meta_make(gt__meta *meta, gt_dtype dtype, int32_t ndim, const int6
     memset(meta, 0, sizeof *meta);
     char text[GT__SHAPE_TEXT];
     for (int32_t i = 0; i < ndim; ++i) {
-        GT_REQUIRE(shape[i] >= 0, GT_BAD_SHAPE, "%s: axis %d of %s is negative", who, (int)i, gt__shape_text(text, sizeof text, ndim, shape));
+        GT_REQUIRE(shape[i] >= 0, GT_BAD_SHAPE, "%s: axis %d of %s is negative", who, (int)i,
+                   gt__shape_text(text, sizeof text, ndim, shape));
         int64_t extent = GT__MAX(shape[i], 1);
         GT_REQUIRE(product <= elements_most / extent, GT_BAD_SHAPE, "%s: %s of %s is more than 2^62 bytes", who,
                    gt__shape_text(text, sizeof text, ndim, shape), dtypes[dtype].name);

@@ -33,7 +33,9 @@ bool gt__meta_same_layout(const gt__meta *a, const gt__meta *b);
 int32_t gt__axis(int32_t ndim, int32_t axis);
 const char *gt__meta_text(char *buffer, size_t size, const gt__meta *meta); /* "[8,32,28,28]" */
 
-static inline bool gt__dtype_is_float(gt_dtype d) { return d == GT_DTYPE_F32 || d == GT_DTYPE_F16 || d == GT_DTYPE_BF16 || d == GT_DTYPE_F64; }
+static inline bool gt__dtype_is_float(gt_dtype d) {
+    return d == GT_DTYPE_F32 || d == GT_DTYPE_F16 || d == GT_DTYPE_BF16 || d == GT_DTYPE_F64;
+}
 static inline bool gt__dtype_is_half(gt_dtype d) { return d == GT_DTYPE_F16 || d == GT_DTYPE_BF16; }
 static inline bool gt__dtype_is_int(gt_dtype d) { return d == GT_DTYPE_I32 || d == GT_DTYPE_I64 || d == GT_DTYPE_U8; }
 /* f32 for half precision, else the dtype itself: what sums, statistics and losses are kept in. */

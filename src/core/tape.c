@@ -9,7 +9,8 @@ gt_status gt_tensor_set_requires_grad(gt_tensor *tensor, int32_t requires_grad) 
     GT_REQUIRE_HANDLE(tensor);
     GT_TRY(gt__tensor_check(tensor, "gt_tensor_set_requires_grad"));
     char text[2 * GT__SHAPE_TEXT];
-    GT_REQUIRE(tensor->node == NULL, GT_BAD_STATE, "gt_tensor_set_requires_grad: %s is not a leaf; detach it first", gt__tensor_text(tensor, text, sizeof text));
+    GT_REQUIRE(tensor->node == NULL, GT_BAD_STATE, "gt_tensor_set_requires_grad: %s is not a leaf; detach it first",
+               gt__tensor_text(tensor, text, sizeof text));
     GT_REQUIRE(!requires_grad || gt__dtype_is_float(tensor->meta.dtype), GT_BAD_DTYPE,
                "gt_tensor_set_requires_grad: %s is of an integer dtype, which has no gradient", gt__tensor_text(tensor, text, sizeof text));
     tensor->requires_grad = requires_grad != 0;

@@ -81,8 +81,6 @@ void gt__tensors_orphan(gt_context *ctx) {
     }
 }
 
-
-
 gt_tensor *gt__tensor_new_for(gt_context *ctx, const gt__meta *meta, gt_memory_category category, const char *op) {
     gt__storage *storage = gt__calloc(1, sizeof *storage);
     if (storage == NULL) return NULL;

@@ -20,18 +20,18 @@ typedef struct gt__storage {
 
 struct gt_tensor {
     gt__meta meta;
-    void *data;             /* of the first element; NULL if there are none */
+    void *data; /* of the first element; NULL if there are none */
     gt__storage *storage;
-    gt_context *ctx;        /* NULL once the context is gone */
+    gt_context *ctx; /* NULL once the context is gone */
     int64_t references;
-    struct gt__node *node;  /* the call that made it; NULL for leaves. Use gt__tensor_node, which knows about views */
-    gt_tensor *grad;        /* leaves; valid if grad_valid */
-    gt_tensor *view_base;   /* the differentiable tensor that this is a view of, counted; else NULL */
+    struct gt__node *node; /* the call that made it; NULL for leaves. Use gt__tensor_node, which knows about views */
+    gt_tensor *grad;       /* leaves; valid if grad_valid */
+    gt_tensor *view_base;  /* the differentiable tensor that this is a view of, counted; else NULL */
     char *name;
-    uint32_t view_version;  /* storage version at which `node` was right, for views */
-    uint8_t output;         /* which output of `node` */
+    uint32_t view_version; /* storage version at which `node` was right, for views */
+    uint8_t output;        /* which output of `node` */
     uint8_t requires_grad;
-    uint8_t grad_valid;     /* the gradient buffer holds a gradient of this window */
+    uint8_t grad_valid; /* the gradient buffer holds a gradient of this window */
     uint8_t is_parameter;
     gt_tensor *live_next, *live_prev; /* all handles of the context */
 };

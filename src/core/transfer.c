@@ -95,8 +95,8 @@ gt_tensor *gt_tensor_from_data(gt_context *ctx, gt_dtype dtype, int32_t ndim, co
     gt_status status;
     if (bytes != gt_tensor_bytes(t)) {
         char text[GT__SHAPE_TEXT];
-        status = GT_RAISE(GT_BAD_ARGUMENT, "tensor_from_data: %s of %s takes %zu bytes, %zu were given", gt__meta_text(text, sizeof text, &t->meta),
-                          gt_dtype_name(dtype), gt_tensor_bytes(t), bytes);
+        status = GT_RAISE(GT_BAD_ARGUMENT, "tensor_from_data: %s of %s takes %zu bytes, %zu were given",
+                          gt__meta_text(text, sizeof text, &t->meta), gt_dtype_name(dtype), gt_tensor_bytes(t), bytes);
     } else if (data == NULL && bytes > 0) {
         status = GT_RAISE(GT_BAD_ARGUMENT, "tensor_from_data: data is NULL");
     } else {
@@ -109,7 +109,8 @@ gt_tensor *gt_tensor_from_data(gt_context *ctx, gt_dtype dtype, int32_t ndim, co
     return gt__scope_add(t);
 }
 
-static gt_tensor *draw(gt_context *ctx, gt__op_id op, gt_dtype dtype, int32_t ndim, const int64_t *shape, double a, double b, const char *who) {
+static gt_tensor *draw(gt_context *ctx, gt__op_id op, gt_dtype dtype, int32_t ndim, const int64_t *shape, double a, double b,
+                       const char *who) {
     GT_REQUIRE_NULL(gt__dtype_is_float(dtype), GT_BAD_DTYPE, "%s: %s is not a floating-point dtype", who, gt_dtype_name(dtype));
     gt_tensor *t = make(ctx, dtype, ndim, shape, who);
     if (t == NULL) return NULL;
@@ -146,8 +147,8 @@ gt_status gt__fill(gt_tensor *t, double value) {
 static gt_status check_size(const gt_tensor *t, const void *data, size_t bytes, const char *who) {
     GT_TRY(gt__tensor_check(t, who));
     char text[2 * GT__SHAPE_TEXT];
-    GT_REQUIRE(bytes == gt_tensor_bytes(t), GT_BAD_ARGUMENT, "%s: %s takes %zu bytes, %zu were given", who, gt__tensor_text(t, text, sizeof text),
-               gt_tensor_bytes(t), bytes);
+    GT_REQUIRE(bytes == gt_tensor_bytes(t), GT_BAD_ARGUMENT, "%s: %s takes %zu bytes, %zu were given", who,
+               gt__tensor_text(t, text, sizeof text), gt_tensor_bytes(t), bytes);
     GT_REQUIRE(data != NULL || bytes == 0, GT_BAD_ARGUMENT, "%s: data is NULL", who);
     return GT_OK;
 }
@@ -170,7 +171,8 @@ gt_status gt_tensor_read(gt_tensor *tensor, void *data, size_t bytes) {
         }
     }
     int32_t previous = gt__enter(ctx);
-    gt_status status = bytes ? ctx->backend->copy(ctx->device, GT__STREAM_COMPUTE, GT__COPY_DEVICE_TO_HOST, data, dense->data, bytes) : GT_OK;
+    gt_status status =
+        bytes ? ctx->backend->copy(ctx->device, GT__STREAM_COMPUTE, GT__COPY_DEVICE_TO_HOST, data, dense->data, bytes) : GT_OK;
     if (status == GT_OK) status = ctx->backend->synchronize(ctx->device, GT__STREAM_COMPUTE);
     gt__leave(ctx, previous);
     gt_tensor_release(dense);
@@ -202,8 +204,8 @@ gt_status gt_tensor_item(gt_tensor *tensor, double *value) {
     GT_REQUIRE_HANDLE(value);
     GT_TRY(gt__tensor_check(tensor, "gt_tensor_item"));
     char text[2 * GT__SHAPE_TEXT];
-    GT_REQUIRE(tensor->meta.numel == 1, GT_BAD_SHAPE, "gt_tensor_item: %s has %lld elements, not one", gt__tensor_text(tensor, text, sizeof text),
-               (long long)tensor->meta.numel);
+    GT_REQUIRE(tensor->meta.numel == 1, GT_BAD_SHAPE, "gt_tensor_item: %s has %lld elements, not one",
+               gt__tensor_text(tensor, text, sizeof text), (long long)tensor->meta.numel);
     gt__meta meta;
     GT_TRY(gt__meta_make(&meta, GT_DTYPE_F64, 0, NULL, "gt_tensor_item"));
     gt_tensor *wide = gt__tensor_new_for(tensor->ctx, &meta, GT_MEMORY_TEMPORARY, "tensor_item");

@@ -74,8 +74,8 @@ __device__ __forceinline__ void column_sum(C (&values)[V], C *shared) {
 /* out[i] and out2[i] (either may be NULL) = the sums over parts of partial[part, i], i < count, and of partial[part, count + i]; with out2 NULL and
  * `width` == count there is only one array. */
 template <typename C>
-__global__ void __launch_bounds__(kColumnBlock) k_sum_parts(const C *partial, uint32_t parts, int64_t count, int64_t width, void *out, void *out2,
-                                                              C *copy, gt_dtype dtype) {
+__global__ void __launch_bounds__(kColumnBlock)
+    k_sum_parts(const C *partial, uint32_t parts, int64_t count, int64_t width, void *out, void *out2, C *copy, gt_dtype dtype) {
     __shared__ C shared[kColumnBlock];
     const int64_t i = column_channel(1);
     C value[1] = {C(0)};
@@ -91,10 +91,10 @@ __global__ void __launch_bounds__(kColumnBlock) k_sum_parts(const C *partial, ui
 }
 
 template <typename C>
-inline gt_status sum_parts(gt__device *device, const gt__call *call, const C *partial, uint32_t parts, int64_t count, int64_t width, void *out,
-                           void *out2, C *copy, gt_dtype dtype) {
-    return launch2(device, call, "sum", k_sum_parts<C>, static_cast<uint32_t>(ceil_div(width, 32)), 1u, 32u, kColumnBlock / 32u, partial, parts, count,
-                   width, out, out2, copy, dtype);
+inline gt_status sum_parts(gt__device *device, const gt__call *call, const C *partial, uint32_t parts, int64_t count, int64_t width,
+                           void *out, void *out2, C *copy, gt_dtype dtype) {
+    return launch2(device, call, "sum", k_sum_parts<C>, static_cast<uint32_t>(ceil_div(width, 32)), 1u, 32u, kColumnBlock / 32u, partial,
+                   parts, count, width, out, out2, copy, dtype);
 }
 
 #endif

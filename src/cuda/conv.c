@@ -9,11 +9,11 @@
 
 #define FUSED_CANDIDATES 3
 #define PLAIN_CANDIDATES 7
-#define CANDIDATES (FUSED_CANDIDATES + PLAIN_CANDIDATES + 1)
+#define CANDIDATES       (FUSED_CANDIDATES + PLAIN_CANDIDATES + 1)
 #define LEAST_CANDIDATES 3
-#define TUNE_SECONDS 0.08
+#define TUNE_SECONDS     0.08
 /* Who has met this many shapes has shapes that keep changing, for which timing does not pay. */
-#define TUNED_PLANS 512
+#define TUNED_PLANS      512
 #define ENOUGH_WORKSPACE ((uint64_t)512 << 20)
 #define LITTLE_WORKSPACE ((uint64_t)32 << 20)
 /* Products beyond which the direct kernel cannot win: it is not even timed. */
@@ -38,9 +38,12 @@ static int64_t count(const int64_t *shape) { return shape[0] * shape[1] * shape[
 static gt_status direct(const conv *c) {
     gt__device *device = &c->cuda->base;
     switch (c->key.kind) {
-    case GT__CONV_FORWARD: return gt__cuda_conv2d_direct(device, c->call);
-    case GT__CONV_BACKWARD_INPUT: return gt__cuda_conv2d_backward_input_direct(device, c->call);
-    default: return gt__cuda_conv2d_backward_weight_direct(device, c->call);
+    case GT__CONV_FORWARD:
+        return gt__cuda_conv2d_direct(device, c->call);
+    case GT__CONV_BACKWARD_INPUT:
+        return gt__cuda_conv2d_backward_input_direct(device, c->call);
+    default:
+        return gt__cuda_conv2d_backward_weight_direct(device, c->call);
     }
 }
 
@@ -106,7 +109,10 @@ static void log_choice(const conv *c, const gt__conv_engine *candidates, int tot
             "convolution %s %s x [%lld,%lld,%lld,%lld] w [%lld,%lld,%lld,%lld]%s%s: candidate %d of %d, %.4f ms, workspace %lld, %s",
             gt_dtype_name(k->dtype), kinds[k->kind], (long long)k->x[0], (long long)k->x[1], (long long)k->x[2], (long long)k->x[3],
             (long long)k->w[0], (long long)k->w[1], (long long)k->w[2], (long long)k->w[3], k->bias ? " bias" : "", k->relu ? " relu" : "",
-            best + 1, total, (double)ms, (long long)(e ? e->workspace : 0), !e || !e->plan ? "direct" : e->fused ? "fused" : "cuDNN");
+            best + 1, total, (double)ms, (long long)(e ? e->workspace : 0),
+            !e || !e->plan ? "direct"
+            : e->fused     ? "fused"
+                           : "cuDNN");
 }
 
 /* Fills *engine; plan NULL means the direct kernel. The outputs are overwritten, which the call itself will do again. */
@@ -227,8 +233,8 @@ static gt_status convolve(conv *c) {
     return GT_OK;
 }
 
-static conv describe(gt__device *device, const gt__call *call, gt__conv_kind kind, const gt_tensor *x, const gt_tensor *w, const gt_tensor *y,
-                     const gt_tensor *bias, bool relu) {
+static conv describe(gt__device *device, const gt__call *call, gt__conv_kind kind, const gt_tensor *x, const gt_tensor *w,
+                     const gt_tensor *y, const gt_tensor *bias, bool relu) {
     conv c;
     memset(&c, 0, sizeof c); /* the key is compared bytewise */
     c.cuda = gt__cuda(device);

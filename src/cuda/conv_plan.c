@@ -23,8 +23,8 @@ static cudnnBackendDescriptor_t make(graph *g, cudnnBackendDescriptorType_t type
     return desc;
 }
 
-static void set(graph *g, cudnnBackendDescriptor_t desc, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t count, const void *values) {
+static void set(graph *g, cudnnBackendDescriptor_t desc, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                const void *values) {
     if (!g->failed && cudnnBackendSetAttribute(desc, name, type, count, values) != CUDNN_STATUS_SUCCESS) g->failed = true;
 }
 
@@ -44,9 +44,12 @@ static void graph_free(graph *g) {
 
 static cudnnDataType_t data_type(int32_t dtype) {
     switch (dtype) {
-    case GT_DTYPE_F16: return CUDNN_DATA_HALF;
-    case GT_DTYPE_BF16: return CUDNN_DATA_BFLOAT16;
-    default: return CUDNN_DATA_FLOAT;
+    case GT_DTYPE_F16:
+        return CUDNN_DATA_HALF;
+    case GT_DTYPE_BF16:
+        return CUDNN_DATA_BFLOAT16;
+    default:
+        return CUDNN_DATA_FLOAT;
     }
 }
 
@@ -165,7 +168,8 @@ static cudnnBackendDescriptor_t operation_graph(gt__cuda_device *cuda, graph *g,
 /* --- engines --------------------------------------------------------------------------------------------------------------------- */
 
 /* Asks for configurations in one mode; the caller owns the results. */
-static int ask_heuristic(cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode, cudnnBackendDescriptor_t *configs, int capacity) {
+static int ask_heuristic(cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode, cudnnBackendDescriptor_t *configs,
+                         int capacity) {
     graph g = {0};
     cudnnBackendDescriptor_t heuristic = make(&g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set(&g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations);

@@ -13,8 +13,8 @@ typedef struct gt__conv_key {
     uint64_t workspace; /* most bytes that a plan may need */
     int32_t dtype;
     uint8_t kind;
-    uint8_t bias, relu;                               /* forward: what follows the convolution */
-    uint8_t align_x, align_w, align_y, align_bias;    /* of the addresses, as powers of two */
+    uint8_t bias, relu;                            /* forward: what follows the convolution */
+    uint8_t align_x, align_w, align_y, align_bias; /* of the addresses, as powers of two */
     uint8_t zero[5];
 } gt__conv_key;
 

@@ -28,23 +28,20 @@ gt_status gt__cuda_raise_cublas(int code, const char *call, const char *file, in
 
 GT_EXTERN_C_END
 
-#define GT_TRY_CUDA(expr)                                                                                  \
-    do {                                                                                                   \
-        cudaError_t gt__cuda_code = (expr);                                                                \
-        if (GT__UNLIKELY(gt__cuda_code != cudaSuccess))                                                    \
-            return gt__cuda_raise(gt__cuda_code, #expr, __FILE__, __LINE__);                               \
+#define GT_TRY_CUDA(expr)                                                                                                                  \
+    do {                                                                                                                                   \
+        cudaError_t gt__cuda_code = (expr);                                                                                                \
+        if (GT__UNLIKELY(gt__cuda_code != cudaSuccess)) return gt__cuda_raise(gt__cuda_code, #expr, __FILE__, __LINE__);                   \
     } while (0)
-#define GT_TRY_CUDNN(expr)                                                                                 \
-    do {                                                                                                   \
-        int gt__cudnn_code = (int)(expr);                                                                  \
-        if (GT__UNLIKELY(gt__cudnn_code != 0))                                                             \
-            return gt__cuda_raise_cudnn(gt__cudnn_code, #expr, __FILE__, __LINE__);                        \
+#define GT_TRY_CUDNN(expr)                                                                                                                 \
+    do {                                                                                                                                   \
+        int gt__cudnn_code = (int)(expr);                                                                                                  \
+        if (GT__UNLIKELY(gt__cudnn_code != 0)) return gt__cuda_raise_cudnn(gt__cudnn_code, #expr, __FILE__, __LINE__);                     \
     } while (0)
-#define GT_TRY_CUBLAS(expr)                                                                                \
-    do {                                                                                                   \
-        int gt__cublas_code = (int)(expr);                                                                 \
-        if (GT__UNLIKELY(gt__cublas_code != 0))                                                            \
-            return gt__cuda_raise_cublas(gt__cublas_code, #expr, __FILE__, __LINE__);                      \
+#define GT_TRY_CUBLAS(expr)                                                                                                                \
+    do {                                                                                                                                   \
+        int gt__cublas_code = (int)(expr);                                                                                                 \
+        if (GT__UNLIKELY(gt__cublas_code != 0)) return gt__cuda_raise_cublas(gt__cublas_code, #expr, __FILE__, __LINE__);                  \
     } while (0)
 
 #endif

@@ -10,11 +10,11 @@
 #define GTRAIN_CUDA_ARCHITECTURES ""
 #endif
 
-#define MAX_GPUS 64
-#define SLOT_BYTES 4096
+#define MAX_GPUS     64
+#define SLOT_BYTES   4096
 #define PROBE_OFFSET 512
-#define GEMM_PLANS 4096
-#define CONV_PLANS 1024
+#define GEMM_PLANS   4096
+#define CONV_PLANS   1024
 
 _Static_assert(sizeof(gt__device_error) <= PROBE_OFFSET, "the error slot and the probe's words share a page");
 
@@ -131,8 +131,7 @@ gt_status gt__cuda_open(gt_context *ctx, const gt_context_options *options, gt__
     GT_TRY(gt__cuda_check_driver());
     GT_TRY(count_gpus(&count));
     GT_REQUIRE(index >= 0, GT_BAD_ARGUMENT, "device_index is %d, GPUs are numbered from 0", index);
-    GT_REQUIRE(index < GT__MIN(count, MAX_GPUS), GT_NO_DEVICE, "device_index is %d, but there are %d GPUs (numbered from 0)", index,
-               count);
+    GT_REQUIRE(index < GT__MIN(count, MAX_GPUS), GT_NO_DEVICE, "device_index is %d, but there are %d GPUs (numbered from 0)", index, count);
 
     gt__cuda_device *cuda = gt__calloc(1, sizeof *cuda);
     if (!cuda) return GT_OUT_OF_HOST_MEMORY;
@@ -195,8 +194,7 @@ gt_status gt__cuda_memory_alloc(gt__device *device, size_t bytes, void **pointer
         size_t free_bytes = 0, total_bytes = 0;
         (void)cudaMemGetInfo(&free_bytes, &total_bytes);
         return gt__error_raise(GT_OUT_OF_MEMORY, __FILE__, __LINE__, code, "cudaError_t", NULL,
-                               "cudaMalloc: %s has no %zu bytes left: %zu of %zu are free", device->name, bytes, free_bytes,
-                               total_bytes);
+                               "cudaMalloc: %s has no %zu bytes left: %zu of %zu are free", device->name, bytes, free_bytes, total_bytes);
     }
     if (code != cudaSuccess) return gt__cuda_raise(code, "cudaMalloc", __FILE__, __LINE__);
     *pointer = memory;

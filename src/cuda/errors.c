@@ -25,8 +25,8 @@ gt_status gt__cuda_raise(cudaError_t code, const char *call, const char *file, i
                                "%.*s: the device's memory is exhausted (%s)", name_length(call), call, name);
     if (code == cudaErrorNoKernelImageForDevice)
         return gt__error_raise(GT_NOT_SUPPORTED, file, line, code, "cudaError_t",
-                               "Build with this GPU's architecture in GTRAIN_CUDA_ARCHITECTURES.", "%.*s: %s (%s)",
-                               name_length(call), call, text, name);
+                               "Build with this GPU's architecture in GTRAIN_CUDA_ARCHITECTURES.", "%.*s: %s (%s)", name_length(call), call,
+                               text, name);
     const char *hint = "After an error while a kernel ran, the process's CUDA context cannot be used again: restart the process. "
                        "compute-sanitizer names the kernel.";
     return gt__error_raise(GT_LIBRARY, file, line, code, "cudaError_t", hint, "%.*s: %s (%s)", name_length(call), call, text, name);
@@ -40,8 +40,8 @@ static gt_status raise_library(const char *library, const char *type, int code, 
     if (allocation || full) {
         if (!free_bytes) (void)gt__cuda_memory_is_full(&free_bytes);
         return gt__error_raise(GT_OUT_OF_MEMORY, file, line, code, type, out_of_memory_hint,
-                               "%.*s: %s could not get the device memory that it needs; %zu bytes are free (%s)", name_length(call),
-                               call, library, free_bytes, text);
+                               "%.*s: %s could not get the device memory that it needs; %zu bytes are free (%s)", name_length(call), call,
+                               library, free_bytes, text);
     }
     return gt__error_raise(GT_LIBRARY, file, line, code, type, NULL, "%.*s: %s (%d)", name_length(call), call, text, code);
 }
@@ -66,7 +66,8 @@ gt_status gt__cuda_raise_cudnn(int code, const char *call, const char *file, int
 gt_status gt__cuda_raise_cublas(int code, const char *call, const char *file, int line) {
     (void)cudaGetLastError();
     bool allocation = code == CUBLAS_STATUS_ALLOC_FAILED;
-    bool maybe_full = code == CUBLAS_STATUS_NOT_INITIALIZED || code == CUBLAS_STATUS_INTERNAL_ERROR || code == CUBLAS_STATUS_EXECUTION_FAILED;
+    bool maybe_full =
+        code == CUBLAS_STATUS_NOT_INITIALIZED || code == CUBLAS_STATUS_INTERNAL_ERROR || code == CUBLAS_STATUS_EXECUTION_FAILED;
     return raise_library("cuBLASLt", "cublasStatus_t", code, cublasLtGetStatusString((cublasStatus_t)code), allocation, maybe_full, call,
                          file, line);
 }

@@ -118,8 +118,7 @@ static void in_child(void) {
 }
 
 static void register_handler(void) {
-    if (pthread_atfork(NULL, NULL, in_child) != 0)
-        registered = GT_OUT_OF_HOST_MEMORY;
+    if (pthread_atfork(NULL, NULL, in_child) != 0) registered = GT_OUT_OF_HOST_MEMORY;
 }
 
 gt_status gt__cuda_fork_guard(gt__backend *table) {

@@ -8,12 +8,12 @@
 
 #include <limits.h>
 
-#define CANDIDATES 8
+#define CANDIDATES   8
 #define TUNE_SECONDS 0.06
 /* Who has met this many shapes has shapes that keep changing, for which timing does not pay. */
 #define TUNED_PLANS 512
-#define MAX_BATCH 65535
-#define MAX_ROWS ((int64_t)1 << 30)
+#define MAX_BATCH   65535
+#define MAX_ROWS    ((int64_t)1 << 30)
 
 typedef struct matrix {
     char *data;
@@ -72,10 +72,14 @@ static uint8_t alignment_of(const void *pointer, int cap) {
 
 static cudaDataType_t data_type(gt_dtype dtype) {
     switch (dtype) {
-    case GT_DTYPE_F16: return CUDA_R_16F;
-    case GT_DTYPE_BF16: return CUDA_R_16BF;
-    case GT_DTYPE_F64: return CUDA_R_64F;
-    default: return CUDA_R_32F;
+    case GT_DTYPE_F16:
+        return CUDA_R_16F;
+    case GT_DTYPE_BF16:
+        return CUDA_R_16BF;
+    case GT_DTYPE_F64:
+        return CUDA_R_64F;
+    default:
+        return CUDA_R_32F;
     }
 }
 
@@ -90,8 +94,7 @@ static gemm_key make_key(const problem *p, epilogue e, uint64_t workspace) {
     memset(&key, 0, sizeof key);
     key.m = p->m, key.n = p->n, key.k = p->k, key.batch = p->batch;
     key.lda = p->a.ld, key.ldb = p->b.ld, key.ldd = p->out.ld;
-    if (p->batch > 1)
-        key.stride_a = p->a.batch_stride, key.stride_b = p->b.batch_stride, key.stride_d = p->out.batch_stride;
+    if (p->batch > 1) key.stride_a = p->a.batch_stride, key.stride_b = p->b.batch_stride, key.stride_d = p->out.batch_stride;
     key.workspace = workspace;
     key.dtype = p->dtype;
     key.transposed_a = p->a.transposed, key.transposed_b = p->b.transposed;
@@ -169,8 +172,7 @@ static cublasStatus_t run_plan(gt__cuda_device *cuda, const problem *p, gemm_pla
     static const double one64 = 1, zero64 = 0;
     bool f64 = p->dtype == GT_DTYPE_F64;
     if (plan->fused) {
-        cublasStatus_t status =
-            cublasLtMatmulDescSetAttribute(&plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
+        cublasStatus_t status = cublasLtMatmulDescSetAttribute(&plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
     }
     return cublasLtMatmul(cuda->lt, &plan->desc, f64 ? (const void *)&one64 : &one, p->b.data, &plan->b, p->a.data, &plan->a,
@@ -240,7 +242,8 @@ static bool relu_keeps_nan(gt__cuda_device *cuda, const problem *p, gemm_plan *p
 }
 
 /* Scratch for the greediest candidate; where memory is short, drops those that need any. */
-static int candidates_workspace(gt__cuda_device *cuda, cublasLtMatmulHeuristicResult_t *results, int count, void **workspace, void **handle) {
+static int candidates_workspace(gt__cuda_device *cuda, cublasLtMatmulHeuristicResult_t *results, int count, void **workspace,
+                                void **handle) {
     size_t most = 0;
     *workspace = *handle = NULL;
     for (int i = 0; i < count; i++) most = GT__MAX(most, results[i].workspaceSize);
@@ -265,8 +268,9 @@ static void prepare(gt__cuda_device *cuda, const problem *p, const gemm_key *key
         float ms = count ? choose(cuda, p, plan, results, count, workspace) : -1;
         plan->works = ms >= 0 && (e != EPILOGUE_BIAS_RELU || relu_keeps_nan(cuda, p, plan, workspace));
         gt__scratch_free(cuda->base.ctx, handle);
-        gt__log(cuda->base.ctx, GT_LOG_DEBUG, "cublasLt %s %lldx%lldx%lld, batch %lld, epilogue %d: %d candidates, %.4f ms, workspace %llu%s",
-                gt_dtype_name(p->dtype), (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->batch, (int)e, count, (double)ms,
+        gt__log(cuda->base.ctx, GT_LOG_DEBUG,
+                "cublasLt %s %lldx%lldx%lld, batch %lld, epilogue %d: %d candidates, %.4f ms, workspace %llu%s", gt_dtype_name(p->dtype),
+                (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->batch, (int)e, count, (double)ms,
                 (unsigned long long)plan->workspace, plan->works ? "" : ", unusable");
     }
     (void)cudaGetLastError();
@@ -383,8 +387,8 @@ static gt_status product(gt__cuda_device *cuda, const gt__call *call, problem p)
             part.a.data += (first * p.a.batch_stride + row * (p.a.transposed ? 1 : p.a.ld)) * element;
             part.b.data += first * p.b.batch_stride * element;
             part.out.data += (first * p.out.batch_stride + row * p.out.ld) * element;
-            GT_CALL_REQUIRE(call, part.batch == 1 || p.m <= MAX_ROWS, GT_NOT_SUPPORTED,
-                            "a batch of %lld products with %lld rows each", (long long)p.batch, (long long)p.m);
+            GT_CALL_REQUIRE(call, part.batch == 1 || p.m <= MAX_ROWS, GT_NOT_SUPPORTED, "a batch of %lld products with %lld rows each",
+                            (long long)p.batch, (long long)p.m);
             GT_TRY(multiply(cuda, call, &part, workspace, true));
         }
     }
@@ -397,8 +401,10 @@ static matrix make_matrix(const gt_tensor *t, int64_t rows, int64_t cols, int64_
     bool row_major = (cols == 1 || col_stride == 1) && (rows == 1 || row_stride >= cols);
     bool column_major = (rows == 1 || row_stride == 1) && (cols == 1 || col_stride >= rows);
     x.transposed = column_major && (!row_major || (cols == 1 && rows > 1));
-    if (x.transposed) x.ld = cols == 1 ? round_up(rows) : col_stride;
-    else x.ld = rows == 1 ? round_up(cols) : row_stride;
+    if (x.transposed)
+        x.ld = cols == 1 ? round_up(rows) : col_stride;
+    else
+        x.ld = rows == 1 ? round_up(cols) : row_stride;
     return x;
 }
 

@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(kColumnBlock) k_norm_join(const C *partial, Co
 
 /* y from given statistics. `variance`: `spread` holds variances and not reciprocal deviations (evaluation); they are then also copied to `out`. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kColumnBlock) k_norm_apply(const T *x, T *y, const compute_t<T> *mean, const compute_t<T> *spread, bool variance,
-                                                               const compute_t<T> *weight, const compute_t<T> *bias, NormOut<compute_t<T>> out,
-                                                               Columns columns) {
+__global__ void __launch_bounds__(kColumnBlock)
+    k_norm_apply(const T *x, T *y, const compute_t<T> *mean, const compute_t<T> *spread, bool variance, const compute_t<T> *weight,
+                 const compute_t<T> *bias, NormOut<compute_t<T>> out, Columns columns) {
     using C = compute_t<T>;
     const int64_t channel = column_channel(V);
     if (channel >= columns.channels) return;
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(kColumnBlock) k_norm_apply(const T *x, T *y, c
 
 /* Training's forward in one launch; columns has one part. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kColumnBlock) k_norm_whole(const T *x, T *y, const compute_t<T> *weight, const compute_t<T> *bias,
-                                                               NormOut<compute_t<T>> out, Columns columns) {
+__global__ void __launch_bounds__(kColumnBlock)
+    k_norm_whole(const T *x, T *y, const compute_t<T> *weight, const compute_t<T> *bias, NormOut<compute_t<T>> out, Columns columns) {
     using C = compute_t<T>;
     __shared__ C shared[3 * kColumnBlock * V];
     __shared__ C statistics[2 * 32 * V];
@@ -237,7 +237,8 @@ gt_status forward(gt__device *device, const gt__call *call, int64_t rows, int64_
                             static_cast<C>(call->attr.norm.epsilon)};
     const Columns apply = columns_make(device, rows, channels, V, 4, kMaxGridY);
     if (!training)
-        return columns_launch(device, call, k_norm_apply<T, V>, apply, x, y, data<const C>(in[3]), data<const C>(in[4]), true, weight, bias, out, apply);
+        return columns_launch(device, call, k_norm_apply<T, V>, apply, x, y, data<const C>(in[3]), data<const C>(in[4]), true, weight, bias,
+                              out, apply);
 
     Columns parts = columns_make(device, rows, channels, V, 16, 1024);
     void *memory = nullptr, *handle = nullptr;
@@ -249,8 +250,8 @@ gt_status forward(gt__device *device, const gt__call *call, int64_t rows, int64_
     C *partial = static_cast<C *>(memory), *work = partial + parts.parts * 2 * channels;
     gt_status status = columns_launch(device, call, k_norm_moments<T, V>, parts, x, partial, parts);
     if (status == GT_OK)
-        status = launch2(device, call, "batch_norm", k_norm_join<C>, static_cast<uint32_t>(ceil_div(channels, 32)), 1u, 32u, kColumnBlock / 32u, partial,
-                         parts, out, work);
+        status = launch2(device, call, "batch_norm", k_norm_join<C>, static_cast<uint32_t>(ceil_div(channels, 32)), 1u, 32u,
+                         kColumnBlock / 32u, partial, parts, out, work);
     if (status == GT_OK)
         status = columns_launch(device, call, k_norm_apply<T, V>, apply, x, y, work, work + channels, false, weight, bias, out, apply);
     gt__scratch_free(device->ctx, handle);
@@ -268,8 +269,8 @@ struct NormBack {
 
 /* Both sums over the block's rows; right in all threads of row 0. */
 template <typename T, int V>
-__device__ __forceinline__ void part_sums(const T *dy, const T *x, const NormBack<compute_t<T>> &norm, const Columns &columns, int64_t channel,
-                                          compute_t<T> (&sum_dw)[V], compute_t<T> (&sum_db)[V], compute_t<T> *shared) {
+__device__ __forceinline__ void part_sums(const T *dy, const T *x, const NormBack<compute_t<T>> &norm, const Columns &columns,
+                                          int64_t channel, compute_t<T> (&sum_dw)[V], compute_t<T> (&sum_db)[V], compute_t<T> *shared) {
     using C = compute_t<T>;
     C mean[V];
 #pragma unroll
@@ -297,8 +298,8 @@ __device__ __forceinline__ void part_sums(const T *dy, const T *x, const NormBac
 }
 
 template <typename T, int V>
-__device__ __forceinline__ void input_gradient(const T *dy, const T *x, T *dx, const NormBack<compute_t<T>> &norm, const Columns &columns, int64_t channel,
-                                               const compute_t<T> (&sum_dw)[V], const compute_t<T> (&sum_db)[V]) {
+__device__ __forceinline__ void input_gradient(const T *dy, const T *x, T *dx, const NormBack<compute_t<T>> &norm, const Columns &columns,
+                                               int64_t channel, const compute_t<T> (&sum_dw)[V], const compute_t<T> (&sum_db)[V]) {
     using C = compute_t<T>;
     C mean[V], scale[V], slope[V], constant[V];
 #pragma unroll
@@ -333,7 +334,8 @@ __device__ __forceinline__ void input_gradient(const T *dy, const T *x, T *dx, c
 
 /* partial[part, 0] = sums for dw, partial[part, 1] = for db */
 template <typename T, int V>
-__global__ void __launch_bounds__(kColumnBlock) k_norm_sums(const T *dy, const T *x, NormBack<compute_t<T>> norm, compute_t<T> *partial, Columns columns) {
+__global__ void __launch_bounds__(kColumnBlock)
+    k_norm_sums(const T *dy, const T *x, NormBack<compute_t<T>> norm, compute_t<T> *partial, Columns columns) {
     using C = compute_t<T>;
     __shared__ C shared[kColumnBlock * V];
     const int64_t channel = column_channel(V);
@@ -350,8 +352,8 @@ __global__ void __launch_bounds__(kColumnBlock) k_norm_sums(const T *dy, const T
 
 /* sums: dw and db of every channel; NULL: zeros. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kColumnBlock) k_norm_input_gradient(const T *dy, const T *x, T *dx, NormBack<compute_t<T>> norm,
-                                                                        const compute_t<T> *sums, Columns columns) {
+__global__ void __launch_bounds__(kColumnBlock)
+    k_norm_input_gradient(const T *dy, const T *x, T *dx, NormBack<compute_t<T>> norm, const compute_t<T> *sums, Columns columns) {
     using C = compute_t<T>;
     const int64_t channel = column_channel(V);
     if (channel >= columns.channels) return;
@@ -367,7 +369,7 @@ __global__ void __launch_bounds__(kColumnBlock) k_norm_input_gradient(const T *d
 /* All of it in one launch; columns has one part. dx, dw and db may be NULL. */
 template <typename T, int V>
 __global__ void __launch_bounds__(kColumnBlock) k_norm_backward_whole(const T *dy, const T *x, T *dx, compute_t<T> *dw, compute_t<T> *db,
-                                                                        NormBack<compute_t<T>> norm, Columns columns) {
+                                                                      NormBack<compute_t<T>> norm, Columns columns) {
     using C = compute_t<T>;
     __shared__ C shared[kColumnBlock * V];
     const int64_t channel = column_channel(V);
@@ -418,8 +420,7 @@ gt_status backward(gt__device *device, const gt__call *call, int64_t rows, int64
     gt_status status = columns_launch(device, call, k_norm_sums<T, V>, parts, dy, x, norm, partial, parts);
     if (status == GT_OK)
         status = sum_parts<C>(device, call, static_cast<const C *>(partial), parts.parts, channels, 2 * channels, dw, db, sums, dtype);
-    if (status == GT_OK && dx)
-        status = columns_launch(device, call, k_norm_input_gradient<T, V>, apply, dy, x, dx, norm, sums, apply);
+    if (status == GT_OK && dx) status = columns_launch(device, call, k_norm_input_gradient<T, V>, apply, dy, x, dx, norm, sums, apply);
     gt__scratch_free(device->ctx, handle);
     return status;
 }
@@ -438,7 +439,8 @@ gt_status gt__cuda_batch_norm(gt__device *device, const gt__call *call) {
     int64_t rows, channels;
     rows_and_channels(meta, &rows, &channels);
     if (channels == 0) return GT_OK;
-    const bool vector = channels % (16 / element_bytes(meta->dtype)) == 0 && aligned(data(call->in[0]), 16) && aligned(data(call->out[0]), 16);
+    const bool vector =
+        channels % (16 / element_bytes(meta->dtype)) == 0 && aligned(data(call->in[0]), 16) && aligned(data(call->out[0]), 16);
     GT__FOR_FLOATS(call, meta->dtype,
                    return vector ? forward<T, kVector<T>>(device, call, rows, channels) : forward<T, 1>(device, call, rows, channels));
     return GT_OK;
@@ -449,8 +451,8 @@ gt_status gt__cuda_batch_norm_backward(gt__device *device, const gt__call *call)
     int64_t rows, channels;
     rows_and_channels(meta, &rows, &channels);
     if (channels == 0) return GT_OK;
-    const bool vector = channels % (16 / element_bytes(meta->dtype)) == 0 && aligned(data(call->in[0]), 16) && aligned(data(call->in[1]), 16) &&
-                        aligned(data(call->out[0]), 16);
+    const bool vector = channels % (16 / element_bytes(meta->dtype)) == 0 && aligned(data(call->in[0]), 16) &&
+                        aligned(data(call->in[1]), 16) && aligned(data(call->out[0]), 16);
     GT__FOR_FLOATS(call, meta->dtype,
                    return vector ? backward<T, kVector<T>>(device, call, rows, channels) : backward<T, 1>(device, call, rows, channels));
     return GT_OK;

@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kColumnBlock) k_bias_act(T *y, const T *bias, 
 
 /* dz = relu's gradient (NULL: not wanted), and its sums over the part's rows to partial[part, channel], or to `db` where that is NULL (one part). */
 template <typename T, int V>
-__global__ void __launch_bounds__(kColumnBlock) k_bias_relu_backward(const T *dy, const T *y, T *dz, void *db, gt_dtype dtype, compute_t<T> *partial,
-                                                                       Columns columns) {
+__global__ void __launch_bounds__(kColumnBlock)
+    k_bias_relu_backward(const T *dy, const T *y, T *dz, void *db, gt_dtype dtype, compute_t<T> *partial, Columns columns) {
     using C = compute_t<T>;
     __shared__ C shared[kColumnBlock * V];
     const int64_t channel = column_channel(V);
@@ -90,13 +90,16 @@ gt_status bias_relu_backward(gt__device *device, const gt__call *call, int64_t r
     const gt_tensor *db = call->out[1];
     Columns columns = columns_make(device, rows, channels, V, 8, 1024);
     void *partial = nullptr, *handle = nullptr;
-    if (db && columns.parts > 1 && !gt__cuda_scratch_try(device, columns.parts * static_cast<size_t>(channels) * sizeof(C), &partial, &handle))
+    if (db && columns.parts > 1 &&
+        !gt__cuda_scratch_try(device, columns.parts * static_cast<size_t>(channels) * sizeof(C), &partial, &handle))
         columns_join(&columns);
     const gt_dtype dtype = db ? db->meta.dtype : call->in[0]->meta.dtype;
-    gt_status status = columns_launch(device, call, k_bias_relu_backward<T, V>, columns, data<const T>(call->in[0]), data<const T>(call->in[1]),
-                                      data<T>(call->out[0]), data(db), dtype, static_cast<C *>(partial), columns);
+    gt_status status =
+        columns_launch(device, call, k_bias_relu_backward<T, V>, columns, data<const T>(call->in[0]), data<const T>(call->in[1]),
+                       data<T>(call->out[0]), data(db), dtype, static_cast<C *>(partial), columns);
     if (status == GT_OK && partial)
-        status = sum_parts<C>(device, call, static_cast<const C *>(partial), columns.parts, channels, channels, data(db), nullptr, nullptr, dtype);
+        status = sum_parts<C>(device, call, static_cast<const C *>(partial), columns.parts, channels, channels, data(db), nullptr, nullptr,
+                              dtype);
     gt__scratch_free(device->ctx, handle);
     return status;
 }
@@ -107,8 +110,9 @@ gt_status gt__cuda_bias_act(gt__device *device, void *y, const void *bias, int64
     if (rows <= 0 || channels <= 0 || (!bias && !relu)) return GT_OK;
     const int64_t v = 16 / element_bytes(dtype);
     const bool vector = channels % v == 0 && aligned(y, 16);
-    GT__FOR_FLOATS(nullptr, dtype, return vector ? bias_act<T, kVector<T>>(device, y, bias, rows, channels, relu != 0)
-                                                 : bias_act<T, 1>(device, y, bias, rows, channels, relu != 0));
+    GT__FOR_FLOATS(nullptr, dtype,
+                   return vector ? bias_act<T, kVector<T>>(device, y, bias, rows, channels, relu != 0)
+                                 : bias_act<T, 1>(device, y, bias, rows, channels, relu != 0));
     return GT_OK;
 }
 
@@ -122,7 +126,8 @@ gt_status gt__cuda_bias_relu_backward(gt__device *device, const gt__call *call) 
     const void *dy = data(call->in[0]), *y = data(call->in[1]), *dz = data(call->out[0]);
     const int64_t v = 16 / element_bytes(meta->dtype);
     const bool vector = channels % v == 0 && aligned(dy, 16) && aligned(y, 16) && aligned(dz, 16);
-    GT__FOR_FLOATS(call, meta->dtype, return vector ? bias_relu_backward<T, kVector<T>>(device, call, rows, channels)
-                                                    : bias_relu_backward<T, 1>(device, call, rows, channels));
+    GT__FOR_FLOATS(call, meta->dtype,
+                   return vector ? bias_relu_backward<T, kVector<T>>(device, call, rows, channels)
+                                 : bias_relu_backward<T, 1>(device, call, rows, channels));
     return GT_OK;
 }

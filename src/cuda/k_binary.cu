@@ -6,8 +6,20 @@ namespace {
 using namespace gt;
 
 enum class Op {
-    Add, Sub, Mul, Div, Maximum, Minimum, Equal, Greater,
-    TanhBackward, SigmoidBackward, ReluBackward, GeluBackward, GeluTanhBackward, SiluBackward
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Maximum,
+    Minimum,
+    Equal,
+    Greater,
+    TanhBackward,
+    SigmoidBackward,
+    ReluBackward,
+    GeluBackward,
+    GeluTanhBackward,
+    SiluBackward
 };
 
 template <Op op, typename C>
@@ -64,27 +76,42 @@ __global__ void __launch_bounds__(kBlock) k_binary_dense(const T *a, const T *b,
 template <typename C>
 __device__ __forceinline__ C apply_number(Op op, C a, C b) {
     switch (op) {
-    case Op::Add: return apply<Op::Add>(a, b);
-    case Op::Sub: return apply<Op::Sub>(a, b);
-    case Op::Mul: return apply<Op::Mul>(a, b);
-    case Op::Maximum: return apply<Op::Maximum>(a, b);
-    case Op::Minimum: return apply<Op::Minimum>(a, b);
-    case Op::Equal: return apply<Op::Equal>(a, b);
-    default: return apply<Op::Greater>(a, b);
+    case Op::Add:
+        return apply<Op::Add>(a, b);
+    case Op::Sub:
+        return apply<Op::Sub>(a, b);
+    case Op::Mul:
+        return apply<Op::Mul>(a, b);
+    case Op::Maximum:
+        return apply<Op::Maximum>(a, b);
+    case Op::Minimum:
+        return apply<Op::Minimum>(a, b);
+    case Op::Equal:
+        return apply<Op::Equal>(a, b);
+    default:
+        return apply<Op::Greater>(a, b);
     }
 }
 
 template <typename C>
 __device__ __forceinline__ C apply_float(Op op, C a, C b) {
     switch (op) {
-    case Op::Div: return apply<Op::Div>(a, b);
-    case Op::TanhBackward: return apply<Op::TanhBackward>(a, b);
-    case Op::SigmoidBackward: return apply<Op::SigmoidBackward>(a, b);
-    case Op::ReluBackward: return apply<Op::ReluBackward>(a, b);
-    case Op::GeluBackward: return apply<Op::GeluBackward>(a, b);
-    case Op::GeluTanhBackward: return apply<Op::GeluTanhBackward>(a, b);
-    case Op::SiluBackward: return apply<Op::SiluBackward>(a, b);
-    default: return apply_number(op, a, b);
+    case Op::Div:
+        return apply<Op::Div>(a, b);
+    case Op::TanhBackward:
+        return apply<Op::TanhBackward>(a, b);
+    case Op::SigmoidBackward:
+        return apply<Op::SigmoidBackward>(a, b);
+    case Op::ReluBackward:
+        return apply<Op::ReluBackward>(a, b);
+    case Op::GeluBackward:
+        return apply<Op::GeluBackward>(a, b);
+    case Op::GeluTanhBackward:
+        return apply<Op::GeluTanhBackward>(a, b);
+    case Op::SiluBackward:
+        return apply<Op::SiluBackward>(a, b);
+    default:
+        return apply_number(op, a, b);
     }
 }
 
@@ -108,7 +135,8 @@ struct IsFloat<uint8_t> {
 template <typename T>
 __global__ void __launch_bounds__(kBlock) k_binary_strided(Op op, const T *a, const T *b, T *y, Walk<3> walk) {
     using C = compute_t<T>;
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[3];
         walk_offsets(walk, i, at);
         const C left = convert<C>(a[at[1]]), right = convert<C>(b[at[2]]);
@@ -145,20 +173,23 @@ gt_status run(gt__device *device, const gt__call *call) {
         const int64_t n = walk.numel;
         switch (dtype) {
         case GT_DTYPE_F32:
-            return launch(device, call, k_binary_dense<op, float>, grid_for(n, kBlock * kUnroll * 4), kBlock, static_cast<const float *>(pa),
-                          static_cast<const float *>(pb), static_cast<float *>(py), n, vector);
+            return launch(device, call, k_binary_dense<op, float>, grid_for(n, kBlock * kUnroll * 4), kBlock,
+                          static_cast<const float *>(pa), static_cast<const float *>(pb), static_cast<float *>(py), n, vector);
         case GT_DTYPE_F16:
-            return launch(device, call, k_binary_dense<op, __half>, grid_for(n, kBlock * kUnroll * 8), kBlock, static_cast<const __half *>(pa),
-                          static_cast<const __half *>(pb), static_cast<__half *>(py), n, vector);
+            return launch(device, call, k_binary_dense<op, __half>, grid_for(n, kBlock * kUnroll * 8), kBlock,
+                          static_cast<const __half *>(pa), static_cast<const __half *>(pb), static_cast<__half *>(py), n, vector);
         case GT_DTYPE_BF16:
             return launch(device, call, k_binary_dense<op, __nv_bfloat16>, grid_for(n, kBlock * kUnroll * 8), kBlock,
-                          static_cast<const __nv_bfloat16 *>(pa), static_cast<const __nv_bfloat16 *>(pb), static_cast<__nv_bfloat16 *>(py), n, vector);
-        default: break;
+                          static_cast<const __nv_bfloat16 *>(pa), static_cast<const __nv_bfloat16 *>(pb), static_cast<__nv_bfloat16 *>(py),
+                          n, vector);
+        default:
+            break;
         }
     }
     const uint32_t grid = grid_for(walk.numel, kBlock);
-    GT__FOR_NUMBERS(call, dtype, return launch(device, call, k_binary_strided<T>, grid, kBlock, op, static_cast<const T *>(pa), static_cast<const T *>(pb),
-                                               static_cast<T *>(py), walk));
+    GT__FOR_NUMBERS(call, dtype,
+                    return launch(device, call, k_binary_strided<T>, grid, kBlock, op, static_cast<const T *>(pa),
+                                  static_cast<const T *>(pb), static_cast<T *>(py), walk));
     return GT_OK;
 }
 

@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kBlock) k_conv_forward(const T *x, const T *w,
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kBlock) k_conv_input_gradient(const T *dy, const T *w, void *dx, gt_dtype dtype, Conv conv, int64_t count) {
+__global__ void __launch_bounds__(kBlock)
+    k_conv_input_gradient(const T *dy, const T *w, void *dx, gt_dtype dtype, Conv conv, int64_t count) {
     using C = compute_t<T>;
     for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < count; i += gridDim.x * static_cast<int64_t>(kBlock)) {
         const Index at = index_of(conv.x, i);
@@ -71,7 +72,8 @@ __global__ void __launch_bounds__(kBlock) k_conv_input_gradient(const T *dy, con
             for (int64_t kw = 0; kw < conv.w.shape[3]; kw++) {
                 const int64_t v = at.w + conv.padding[1] - kw * conv.dilation[1];
                 if (v < 0 || v % conv.stride[1] != 0 || v / conv.stride[1] >= conv.y.shape[3]) continue;
-                const T *from = dy + conv.y.at(at.n, first, h / conv.stride[0], v / conv.stride[1]), *weight = w + conv.w.at(first, in, kh, kw);
+                const T *from = dy + conv.y.at(at.n, first, h / conv.stride[0], v / conv.stride[1]),
+                        *weight = w + conv.w.at(first, in, kh, kw);
                 for (int64_t o = 0; o < conv.group_out; o++)
                     sum += convert<C>(from[o * conv.y.strides[1]]) * convert<C>(weight[o * conv.w.strides[0]]);
             }
@@ -82,7 +84,8 @@ __global__ void __launch_bounds__(kBlock) k_conv_input_gradient(const T *dy, con
 
 /* A block makes one weight's gradient. */
 template <typename T>
-__global__ void __launch_bounds__(kBlock) k_conv_weight_gradient(const T *dy, const T *x, void *dw, gt_dtype dtype, Conv conv, int64_t count) {
+__global__ void __launch_bounds__(kBlock)
+    k_conv_weight_gradient(const T *dy, const T *x, void *dw, gt_dtype dtype, Conv conv, int64_t count) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int64_t pixels = conv.y.shape[0] * conv.y.shape[2] * conv.y.shape[3];
@@ -91,7 +94,8 @@ __global__ void __launch_bounds__(kBlock) k_conv_weight_gradient(const T *dy, co
         const int64_t channel = at.n / conv.group_out * conv.group_in + at.c;
         C sum = C(0);
         for (int64_t p = threadIdx.x; p < pixels; p += kBlock) {
-            const int64_t line = p / conv.y.shape[3], column = p - line * conv.y.shape[3], n = line / conv.y.shape[2], row = line - n * conv.y.shape[2];
+            const int64_t line = p / conv.y.shape[3], column = p - line * conv.y.shape[3], n = line / conv.y.shape[2],
+                          row = line - n * conv.y.shape[2];
             const int64_t h = row * conv.stride[0] - conv.padding[0] + at.h * conv.dilation[0];
             const int64_t v = column * conv.stride[1] - conv.padding[1] + at.w * conv.dilation[1];
             if (h < 0 || h >= conv.x.shape[2] || v < 0 || v >= conv.x.shape[3]) continue;
@@ -129,8 +133,8 @@ gt_status gt__cuda_conv2d_direct(gt__device *device, const gt__call *call) {
     if (y->meta.numel == 0) return GT_OK;
     const bool relu = call->op == GT__OP_CONV2D_RELU;
     GT__FOR_FLOATS(call, x->meta.dtype,
-                   return launch(device, call, k_conv_forward<T>, grid_for(y->meta.numel, kBlock), kBlock, data<const T>(x), data<const T>(w),
-                                 data<const T>(bias), data<T>(y), conv_of(call, x, w, y), y->meta.numel, relu));
+                   return launch(device, call, k_conv_forward<T>, grid_for(y->meta.numel, kBlock), kBlock, data<const T>(x),
+                                 data<const T>(w), data<const T>(bias), data<T>(y), conv_of(call, x, w, y), y->meta.numel, relu));
     return GT_OK;
 }
 
@@ -138,8 +142,8 @@ gt_status gt__cuda_conv2d_backward_input_direct(gt__device *device, const gt__ca
     const gt_tensor *dy = call->in[0], *w = call->in[1], *dx = call->out[0];
     if (dx->meta.numel == 0) return GT_OK;
     GT__FOR_FLOATS(call, dy->meta.dtype,
-                   return launch(device, call, k_conv_input_gradient<T>, grid_for(dx->meta.numel, kBlock), kBlock, data<const T>(dy), data<const T>(w),
-                                 data(dx), dx->meta.dtype, conv_of(call, dx, w, dy), dx->meta.numel));
+                   return launch(device, call, k_conv_input_gradient<T>, grid_for(dx->meta.numel, kBlock), kBlock, data<const T>(dy),
+                                 data<const T>(w), data(dx), dx->meta.dtype, conv_of(call, dx, w, dy), dx->meta.numel));
     return GT_OK;
 }
 
@@ -147,7 +151,7 @@ gt_status gt__cuda_conv2d_backward_weight_direct(gt__device *device, const gt__c
     const gt_tensor *dy = call->in[0], *x = call->in[1], *dw = call->out[0];
     if (dw->meta.numel == 0) return GT_OK;
     GT__FOR_FLOATS(call, dy->meta.dtype,
-                   return launch(device, call, k_conv_weight_gradient<T>, grid_for(dw->meta.numel, 1), kBlock, data<const T>(dy), data<const T>(x), data(dw),
-                                 dw->meta.dtype, conv_of(call, x, dw, dy), dw->meta.numel));
+                   return launch(device, call, k_conv_weight_gradient<T>, grid_for(dw->meta.numel, 1), kBlock, data<const T>(dy),
+                                 data<const T>(x), data(dw), dw->meta.dtype, conv_of(call, x, dw, dy), dw->meta.numel));
     return GT_OK;
 }

@@ -87,18 +87,33 @@ __global__ void __launch_bounds__(kBlock) k_cast_dense(const From *x, To *y, int
 
 template <typename To>
 __global__ void __launch_bounds__(kBlock) k_cast_strided(const void *x, gt_dtype from, To *y, Walk<2> walk) {
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[2];
         walk_offsets(walk, i, at);
         To value;
         switch (from) {
-        case GT_DTYPE_F32: value = cast_value<To>(static_cast<const float *>(x)[at[1]]); break;
-        case GT_DTYPE_F16: value = cast_value<To>(static_cast<const __half *>(x)[at[1]]); break;
-        case GT_DTYPE_BF16: value = cast_value<To>(static_cast<const __nv_bfloat16 *>(x)[at[1]]); break;
-        case GT_DTYPE_F64: value = cast_value<To>(static_cast<const double *>(x)[at[1]]); break;
-        case GT_DTYPE_I32: value = cast_value<To>(static_cast<const int32_t *>(x)[at[1]]); break;
-        case GT_DTYPE_I64: value = cast_value<To>(static_cast<const int64_t *>(x)[at[1]]); break;
-        default: value = cast_value<To>(static_cast<const uint8_t *>(x)[at[1]]); break;
+        case GT_DTYPE_F32:
+            value = cast_value<To>(static_cast<const float *>(x)[at[1]]);
+            break;
+        case GT_DTYPE_F16:
+            value = cast_value<To>(static_cast<const __half *>(x)[at[1]]);
+            break;
+        case GT_DTYPE_BF16:
+            value = cast_value<To>(static_cast<const __nv_bfloat16 *>(x)[at[1]]);
+            break;
+        case GT_DTYPE_F64:
+            value = cast_value<To>(static_cast<const double *>(x)[at[1]]);
+            break;
+        case GT_DTYPE_I32:
+            value = cast_value<To>(static_cast<const int32_t *>(x)[at[1]]);
+            break;
+        case GT_DTYPE_I64:
+            value = cast_value<To>(static_cast<const int64_t *>(x)[at[1]]);
+            break;
+        default:
+            value = cast_value<To>(static_cast<const uint8_t *>(x)[at[1]]);
+            break;
         }
         y[at[0]] = value;
     }
@@ -108,8 +123,8 @@ template <typename To, typename From>
 gt_status cast_dense(gt__device *device, const gt__call *call, const void *x, void *y, int64_t n) {
     constexpr int V = static_cast<int>(16 / (sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From)));
     const bool vector = aligned(x, V * sizeof(From)) && aligned(y, V * sizeof(To));
-    return launch(device, call, k_cast_dense<To, From>, grid_for(n, kBlock * kUnroll * V), kBlock, static_cast<const From *>(x), static_cast<To *>(y), n,
-                  vector);
+    return launch(device, call, k_cast_dense<To, From>, grid_for(n, kBlock * kUnroll * V), kBlock, static_cast<const From *>(x),
+                  static_cast<To *>(y), n, vector);
 }
 
 gt_status convert_walk(gt__device *device, const gt__call *call, void *y, gt_dtype to, const void *x, gt_dtype from, const Walk<2> &walk) {
@@ -130,7 +145,8 @@ gt_status convert_walk(gt__device *device, const gt__call *call, void *y, gt_dty
 
 template <typename U>
 __global__ void __launch_bounds__(kBlock) k_copy_strided(const U *x, U *y, Walk<2> walk) {
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[2];
         walk_offsets(walk, i, at);
         y[at[0]] = x[at[1]];
@@ -140,8 +156,9 @@ __global__ void __launch_bounds__(kBlock) k_copy_strided(const U *x, U *y, Walk<
 /* Transposes: `columns` is the axis along which y is contiguous, `rows` the one along which x is; `batch` walks the others. A tile is read along
  * rows and written along columns. */
 template <typename U>
-__global__ void __launch_bounds__(kTile *kTileRows) k_copy_tile(const U *x, U *y, int64_t rows, int64_t columns, int64_t x_step, int64_t y_step,
-                                                                  FastDivide row_tiles, FastDivide column_tiles, Walk<2> batch, int64_t tiles) {
+__global__ void __launch_bounds__(kTile *kTileRows)
+    k_copy_tile(const U *x, U *y, int64_t rows, int64_t columns, int64_t x_step, int64_t y_step, FastDivide row_tiles,
+                FastDivide column_tiles, Walk<2> batch, int64_t tiles) {
     __shared__ U tile[kTile][kTile + 1];
     for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
         const uint32_t tile_index = static_cast<uint32_t>(t);
@@ -208,8 +225,8 @@ gt_status copy_units(gt__device *device, const gt__call *call, const void *x, vo
             FastDivide by_rows, by_columns;
             by_rows.set(row_tiles);
             by_columns.set(column_tiles);
-            return launch2(device, call, "copy", k_copy_tile<U>, static_cast<uint32_t>(tiles), 1u, kTile, kTileRows, from, to, walk.size[rows], walk.size[0],
-                           walk.stride[1][0], walk.stride[0][rows], by_rows, by_columns, batch, tiles);
+            return launch2(device, call, "copy", k_copy_tile<U>, static_cast<uint32_t>(tiles), 1u, kTile, kTileRows, from, to,
+                           walk.size[rows], walk.size[0], walk.stride[1][0], walk.stride[0][rows], by_rows, by_columns, batch, tiles);
         }
     }
     return launch2(device, call, "copy", k_copy_strided<U>, grid_for(walk.numel, kBlock), 1u, kBlock, 1u, from, to, walk);
@@ -224,20 +241,26 @@ gt_status copy_any(gt__device *device, const gt__call *call, void *y, gt_dtype t
     const int64_t bytes = element_bytes(to);
     if (walk.linear()) return gt__cuda_copy_dense(device, call, y, x, static_cast<size_t>(walk.numel * bytes));
     switch (widen(&walk, bytes, x, y)) {
-    case 1: return copy_units<uint8_t>(device, call, x, y, walk);
-    case 2: return copy_units<uint16_t>(device, call, x, y, walk);
-    case 4: return copy_units<uint32_t>(device, call, x, y, walk);
-    case 8: return copy_units<uint2>(device, call, x, y, walk);
-    default: return launch2(device, call, "copy", k_copy_strided<uint4>, grid_for(walk.numel, kBlock), 1u, kBlock, 1u, static_cast<const uint4 *>(x),
-                            static_cast<uint4 *>(y), walk);
+    case 1:
+        return copy_units<uint8_t>(device, call, x, y, walk);
+    case 2:
+        return copy_units<uint16_t>(device, call, x, y, walk);
+    case 4:
+        return copy_units<uint32_t>(device, call, x, y, walk);
+    case 8:
+        return copy_units<uint2>(device, call, x, y, walk);
+    default:
+        return launch2(device, call, "copy", k_copy_strided<uint4>, grid_for(walk.numel, kBlock), 1u, kBlock, 1u,
+                       static_cast<const uint4 *>(x), static_cast<uint4 *>(y), walk);
     }
 }
 
 /* Copies `x` to where element `offset` of `y` is the first one, with y's strides. */
-gt_status copy_into(gt__device *device, const gt__call *call, const gt_tensor *y, int64_t offset, const int64_t *y_strides, const gt_tensor *x) {
+gt_status copy_into(gt__device *device, const gt__call *call, const gt_tensor *y, int64_t offset, const int64_t *y_strides,
+                    const gt_tensor *x) {
     if (x->meta.numel == 0) return GT_OK;
-    return copy_any(device, call, data<char>(y) + offset * element_bytes(y->meta.dtype), y->meta.dtype, y_strides, data(x), x->meta.dtype, x->meta.strides,
-                    x->meta.ndim, x->meta.shape);
+    return copy_any(device, call, data<char>(y) + offset * element_bytes(y->meta.dtype), y->meta.dtype, y_strides, data(x), x->meta.dtype,
+                    x->meta.strides, x->meta.ndim, x->meta.shape);
 }
 
 /* --- fill and arange -------------------------------------------------------------------------------------------------------------- */
@@ -260,7 +283,8 @@ __global__ void __launch_bounds__(kBlock) k_fill_dense(U *y, int64_t n, U value,
 
 template <typename U>
 __global__ void __launch_bounds__(kBlock) k_fill_strided(U *y, U value, Walk<1> walk) {
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[1];
         walk_offsets(walk, i, at);
         y[at[0]] = value;
@@ -272,7 +296,8 @@ gt_status fill_units(gt__device *device, const gt__call *call, void *y, uint64_t
     U *to = static_cast<U *>(y);
     const U value = static_cast<U>(bits);
     if (walk.linear())
-        return launch(device, call, k_fill_dense<U>, grid_for(walk.numel, kBlock * kVector<U>), kBlock, to, walk.numel, value, aligned(y, 16));
+        return launch(device, call, k_fill_dense<U>, grid_for(walk.numel, kBlock * kVector<U>), kBlock, to, walk.numel, value,
+                      aligned(y, 16));
     return launch(device, call, k_fill_strided<U>, grid_for(walk.numel, kBlock), kBlock, to, value, walk);
 }
 
@@ -295,10 +320,18 @@ uint64_t value_bits(gt_dtype dtype, double value) {
         memcpy(&bits, &v, sizeof v);
         break;
     }
-    case GT_DTYPE_F64: memcpy(&bits, &value, sizeof value); break;
-    case GT_DTYPE_I32: bits = static_cast<uint32_t>(to_integer<int32_t>(value)); break;
-    case GT_DTYPE_I64: bits = static_cast<uint64_t>(to_integer<int64_t>(value)); break;
-    default: bits = to_integer<uint8_t>(value); break;
+    case GT_DTYPE_F64:
+        memcpy(&bits, &value, sizeof value);
+        break;
+    case GT_DTYPE_I32:
+        bits = static_cast<uint32_t>(to_integer<int32_t>(value));
+        break;
+    case GT_DTYPE_I64:
+        bits = static_cast<uint64_t>(to_integer<int64_t>(value));
+        break;
+    default:
+        bits = to_integer<uint8_t>(value);
+        break;
     }
     return bits;
 }
@@ -311,16 +344,21 @@ gt_status fill(gt__device *device, const gt__call *call, const gt_tensor *y, dou
     const int64_t bytes = element_bytes(y->meta.dtype);
     if (bits == 0 && walk.linear()) return gt__cuda_zero(device, call, data(y), static_cast<size_t>(walk.numel * bytes));
     switch (bytes) {
-    case 1: return fill_units<uint8_t>(device, call, data(y), bits, walk);
-    case 2: return fill_units<uint16_t>(device, call, data(y), bits, walk);
-    case 4: return fill_units<uint32_t>(device, call, data(y), bits, walk);
-    default: return fill_units<uint64_t>(device, call, data(y), bits, walk);
+    case 1:
+        return fill_units<uint8_t>(device, call, data(y), bits, walk);
+    case 2:
+        return fill_units<uint16_t>(device, call, data(y), bits, walk);
+    case 4:
+        return fill_units<uint32_t>(device, call, data(y), bits, walk);
+    default:
+        return fill_units<uint64_t>(device, call, data(y), bits, walk);
     }
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kBlock) k_arange(T *y, double start, double step, Walk<2> walk) {
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[2];
         walk_offsets(walk, i, at);
         y[at[0]] = cast_value<T>(__dadd_rn(start, __dmul_rn(static_cast<double>(at[1]), step)));
@@ -329,9 +367,10 @@ __global__ void __launch_bounds__(kBlock) k_arange(T *y, double start, double st
 
 } // namespace
 
-gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt__meta *destination_meta, const void *source, const gt__meta *source_meta) {
-    return copy_any(device, nullptr, destination, destination_meta->dtype, destination_meta->strides, source, source_meta->dtype, source_meta->strides,
-                    source_meta->ndim, source_meta->shape);
+gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt__meta *destination_meta, const void *source,
+                                const gt__meta *source_meta) {
+    return copy_any(device, nullptr, destination, destination_meta->dtype, destination_meta->strides, source, source_meta->dtype,
+                    source_meta->strides, source_meta->ndim, source_meta->shape);
 }
 
 gt_status gt__cuda_copy(gt__device *device, const gt__call *call) {

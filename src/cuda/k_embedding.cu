@@ -9,9 +9,10 @@ constexpr int kBlock = 256;
 
 /* A block's y-rows of threads each copy a row, in units of U. A bad index gives zeros and a report. */
 template <typename U>
-__global__ void __launch_bounds__(kBlock) k_embedding(const U *weight, const void *indices, gt_dtype index_dtype, U *y, int64_t count, int64_t rows,
-                                                        int64_t width, int32_t op, gt__error_slot error) {
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.y) + threadIdx.y; i < count; i += gridDim.x * static_cast<int64_t>(blockDim.y)) {
+__global__ void __launch_bounds__(kBlock) k_embedding(const U *weight, const void *indices, gt_dtype index_dtype, U *y, int64_t count,
+                                                      int64_t rows, int64_t width, int32_t op, gt__error_slot error) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.y) + threadIdx.y; i < count;
+         i += gridDim.x * static_cast<int64_t>(blockDim.y)) {
         const int64_t row = load_index(indices, index_dtype, i);
         const bool good = row >= 0 && row < rows;
         if (!good && threadIdx.x == 0) report_label(error, op, i, row, rows);
@@ -20,10 +21,11 @@ __global__ void __launch_bounds__(kBlock) k_embedding(const U *weight, const voi
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kBlock) k_embedding_scatter(const T *dy, const void *indices, gt_dtype index_dtype, compute_t<T> *dw, int64_t count,
-                                                                int64_t rows, int64_t width) {
+__global__ void __launch_bounds__(kBlock) k_embedding_scatter(const T *dy, const void *indices, gt_dtype index_dtype, compute_t<T> *dw,
+                                                              int64_t count, int64_t rows, int64_t width) {
     using C = compute_t<T>;
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.y) + threadIdx.y; i < count; i += gridDim.x * static_cast<int64_t>(blockDim.y)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.y) + threadIdx.y; i < count;
+         i += gridDim.x * static_cast<int64_t>(blockDim.y)) {
         const int64_t row = load_index(indices, index_dtype, i);
         if (row < 0 || row >= rows) continue;
         for (int64_t j = threadIdx.x; j < width; j += blockDim.x) atomicAdd(dw + row * width + j, convert<C>(dy[i * width + j]));
@@ -32,8 +34,8 @@ __global__ void __launch_bounds__(kBlock) k_embedding_scatter(const T *dy, const
 
 /* Without atomics: a warp owns a row of the weight, looks through all indices 32 at a time, and adds what it finds in their order. */
 template <typename T>
-__global__ void __launch_bounds__(kBlock) k_embedding_gather(const T *dy, const void *indices, gt_dtype index_dtype, compute_t<T> *dw, int64_t count,
-                                                               int64_t rows, int64_t width) {
+__global__ void __launch_bounds__(kBlock) k_embedding_gather(const T *dy, const void *indices, gt_dtype index_dtype, compute_t<T> *dw,
+                                                             int64_t count, int64_t rows, int64_t width) {
     using C = compute_t<T>;
     const int lane = threadIdx.x & 31;
     const int64_t warps = gridDim.x * static_cast<int64_t>(kBlock / 32);
@@ -63,8 +65,9 @@ gt_status gather(gt__device *device, const gt__call *call, int64_t count, int64_
     const gt_tensor *indices = call->in[1];
     uint32_t x, y;
     row_block(width, &x, &y);
-    return launch2(device, call, "embedding", k_embedding<U>, grid_for(count, y), 1u, x, y, data<const U>(call->in[0]), data<const void>(indices),
-                   indices->meta.dtype, data<U>(call->out[0]), count, rows, width, static_cast<int32_t>(call->op), gt__cuda_error_slot(device));
+    return launch2(device, call, "embedding", k_embedding<U>, grid_for(count, y), 1u, x, y, data<const U>(call->in[0]),
+                   data<const void>(indices), indices->meta.dtype, data<U>(call->out[0]), count, rows, width,
+                   static_cast<int32_t>(call->op), gt__cuda_error_slot(device));
 }
 
 } // namespace
@@ -75,13 +78,19 @@ gt_status gt__cuda_embedding(gt__device *device, const gt__call *call) {
     if (y->meta.numel == 0) return GT_OK;
     const int64_t count = indices->meta.numel;
     int64_t unit = 16;
-    while (bytes % unit != 0 || !aligned(data(weight), static_cast<size_t>(unit)) || !aligned(data(y), static_cast<size_t>(unit))) unit /= 2;
+    while (bytes % unit != 0 || !aligned(data(weight), static_cast<size_t>(unit)) || !aligned(data(y), static_cast<size_t>(unit)))
+        unit /= 2;
     switch (unit) {
-    case 16: return gather<uint4>(device, call, count, rows, bytes / 16);
-    case 8: return gather<uint2>(device, call, count, rows, bytes / 8);
-    case 4: return gather<uint32_t>(device, call, count, rows, bytes / 4);
-    case 2: return gather<uint16_t>(device, call, count, rows, bytes / 2);
-    default: return gather<uint8_t>(device, call, count, rows, bytes);
+    case 16:
+        return gather<uint4>(device, call, count, rows, bytes / 16);
+    case 8:
+        return gather<uint2>(device, call, count, rows, bytes / 8);
+    case 4:
+        return gather<uint32_t>(device, call, count, rows, bytes / 4);
+    case 2:
+        return gather<uint16_t>(device, call, count, rows, bytes / 2);
+    default:
+        return gather<uint8_t>(device, call, count, rows, bytes);
     }
 }
 
@@ -92,13 +101,14 @@ gt_status gt__cuda_embedding_backward(gt__device *device, const gt__call *call) 
     if (count == 0 || dw->meta.numel == 0) return GT_OK;
     if (device->deterministic) {
         GT__FOR_FLOATS(call, dy->meta.dtype,
-                       return launch(device, call, k_embedding_gather<T>, grid_for(rows, kBlock / 32), kBlock, data<const T>(dy), data<const void>(indices),
-                                     indices->meta.dtype, data<compute_t<T>>(dw), count, rows, width));
+                       return launch(device, call, k_embedding_gather<T>, grid_for(rows, kBlock / 32), kBlock, data<const T>(dy),
+                                     data<const void>(indices), indices->meta.dtype, data<compute_t<T>>(dw), count, rows, width));
     }
     uint32_t x, y;
     row_block(width, &x, &y);
     GT__FOR_FLOATS(call, dy->meta.dtype,
-                   return launch2(device, call, "embedding_backward", k_embedding_scatter<T>, grid_for(count, y), 1u, x, y, data<const T>(dy),
-                                  data<const void>(indices), indices->meta.dtype, data<compute_t<T>>(dw), count, rows, width));
+                   return launch2(device, call, "embedding_backward", k_embedding_scatter<T>, grid_for(count, y), 1u, x, y,
+                                  data<const T>(dy), data<const void>(indices), indices->meta.dtype, data<compute_t<T>>(dw), count, rows,
+                                  width));
     return GT_OK;
 }

@@ -50,8 +50,10 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_const
         sum += wide * wide;
         return value;
     };
-    if (item.is_double) visit_chunk<false>(static_cast<double *>(item.grad), begin, end, item.vector != 0, square);
-    else visit_chunk<false>(static_cast<float *>(item.grad), begin, end, item.vector != 0, square);
+    if (item.is_double)
+        visit_chunk<false>(static_cast<double *>(item.grad), begin, end, item.vector != 0, square);
+    else
+        visit_chunk<false>(static_cast<float *>(item.grad), begin, end, item.vector != 0, square);
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
@@ -66,7 +68,8 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const double *partial
 }
 
 template <size_t bytes>
-__global__ void __launch_bounds__(kMultiBlock) k_grad_clip_norm(const __grid_constant__ GradTable<bytes> table, const double *norm, double max_norm) {
+__global__ void __launch_bounds__(kMultiBlock)
+    k_grad_clip_norm(const __grid_constant__ GradTable<bytes> table, const double *norm, double max_norm) {
     const double length = *norm;
     if (!(length > max_norm) || length == CUDART_INF) return; /* NaN: not greater */
     const double scale = max_norm / length;
@@ -77,7 +80,8 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_clip_norm(const __grid_con
         visit_chunk<true>(static_cast<double *>(item.grad), begin, end, item.vector != 0, [scale](double g) { return g * scale; });
     } else {
         /* In double: the scale may be too small for f32. */
-        visit_chunk<true>(static_cast<float *>(item.grad), begin, end, item.vector != 0, [scale](float g) { return static_cast<float>(g * scale); });
+        visit_chunk<true>(static_cast<float *>(item.grad), begin, end, item.vector != 0,
+                          [scale](float g) { return static_cast<float>(g * scale); });
     }
 }
 
@@ -107,8 +111,10 @@ gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, Launch la
             const Item item = {list[k].grad, list[k].count, list[k].dtype == GT_DTYPE_F64, aligned(list[k].grad, 16)};
             if (!table.add(item, list[k].count, kChunk)) break;
         }
-        if (table.count > 0) GT_TRY(launch_table(table));
-        else if (k < count) GT_FAIL(GT_BAD_SHAPE, "gradient list: a gradient of %lld elements is too large", (long long)list[k].count);
+        if (table.count > 0)
+            GT_TRY(launch_table(table));
+        else if (k < count)
+            GT_FAIL(GT_BAD_SHAPE, "gradient list: a gradient of %lld elements is too large", (long long)list[k].count);
     }
     return GT_OK;
 }
@@ -116,9 +122,10 @@ gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, Launch la
 template <typename Launch>
 gt_status for_tables(const gt__grad_list_item *list, int32_t count, Launch launch_table) {
     for (int32_t k = 0; k < count; k++)
-        GT_REQUIRE(list[k].dtype == GT_DTYPE_F32 || list[k].dtype == GT_DTYPE_F64, GT_BAD_DTYPE, "gradient list: gradient %d has dtype %d, not f32 or f64",
-                   (int)k, (int)list[k].dtype);
-    if (count > GradTable<kSmallParameters>::kCapacity && large_parameters()) return for_tables_of<kLargeParameters>(list, count, launch_table);
+        GT_REQUIRE(list[k].dtype == GT_DTYPE_F32 || list[k].dtype == GT_DTYPE_F64, GT_BAD_DTYPE,
+                   "gradient list: gradient %d has dtype %d, not f32 or f64", (int)k, (int)list[k].dtype);
+    if (count > GradTable<kSmallParameters>::kCapacity && large_parameters())
+        return for_tables_of<kLargeParameters>(list, count, launch_table);
     return for_tables_of<kSmallParameters>(list, count, launch_table);
 }
 
@@ -133,12 +140,14 @@ gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list,
     int64_t done = 0;
     gt_status status = for_tables(list, count, [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
-        const gt_status st = launch2(device, nullptr, "gradient norm", k_grad_squares<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, partial + done);
+        const gt_status st =
+            launch2(device, nullptr, "gradient norm", k_grad_squares<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, partial + done);
         done += table.blocks();
         return st;
     });
     if (status == GT_OK)
-        status = launch2(device, nullptr, "gradient norm", k_grad_norm, 1u, 1u, kMultiBlock, 1u, static_cast<const double *>(partial), blocks, norm);
+        status = launch2(device, nullptr, "gradient norm", k_grad_norm, 1u, 1u, kMultiBlock, 1u, static_cast<const double *>(partial),
+                         blocks, norm);
     gt__scratch_free(device->ctx, handle);
     return status;
 }
@@ -146,13 +155,15 @@ gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list,
 gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm) {
     return for_tables(list, count, [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
-        return launch2(device, nullptr, "gradient clipping", k_grad_clip_norm<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, norm, max_norm);
+        return launch2(device, nullptr, "gradient clipping", k_grad_clip_norm<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, norm,
+                       max_norm);
     });
 }
 
 gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value) {
     return for_tables(list, count, [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
-        return launch2(device, nullptr, "gradient clipping", k_grad_clip_value<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, max_value);
+        return launch2(device, nullptr, "gradient clipping", k_grad_clip_value<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table,
+                       max_value);
     });
 }

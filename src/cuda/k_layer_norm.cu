@@ -8,8 +8,9 @@ using namespace gt;
 
 /* Sums are taken about the row's first value, so that a large mean does not cancel the variance. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kRowBlock) k_layer_norm(const T *x, T *y, const compute_t<T> *weight, const compute_t<T> *bias, compute_t<T> *mean_out,
-                                                            compute_t<T> *rstd_out, int64_t rows, int64_t width, compute_t<T> epsilon, int lanes) {
+__global__ void __launch_bounds__(kRowBlock)
+    k_layer_norm(const T *x, T *y, const compute_t<T> *weight, const compute_t<T> *bias, compute_t<T> *mean_out, compute_t<T> *rstd_out,
+                 int64_t rows, int64_t width, compute_t<T> epsilon, int lanes) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int lane = threadIdx.x % lanes;
@@ -61,9 +62,9 @@ __global__ void __launch_bounds__(kRowBlock) k_layer_norm(const T *x, T *y, cons
 
 /* With g = dy w and x^ = (x - mean) rstd:  dx = rstd (g - mean of g - x^ mean of g x^). */
 template <typename T, int V>
-__global__ void __launch_bounds__(kRowBlock) k_layer_norm_input_gradient(const T *dy, const T *x, T *dx, const compute_t<T> *weight,
-                                                                           const compute_t<T> *means, const compute_t<T> *rstds, int64_t rows,
-                                                                           int64_t width, int lanes) {
+__global__ void __launch_bounds__(kRowBlock)
+    k_layer_norm_input_gradient(const T *dy, const T *x, T *dx, const compute_t<T> *weight, const compute_t<T> *means,
+                                const compute_t<T> *rstds, int64_t rows, int64_t width, int lanes) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int lane = threadIdx.x % lanes;
@@ -103,7 +104,8 @@ __global__ void __launch_bounds__(kRowBlock) k_layer_norm_input_gradient(const T
             if (weight) load_values<C, V>(weight + j, scale, V > 1);
 #pragma unroll
             for (int i = 0; i < V; i++)
-                gradient.v[i] = convert<T>(rstd * (convert<C>(gradient.v[i]) * scale[i] - constant - (convert<C>(input.v[i]) - mean) * slope));
+                gradient.v[i] =
+                    convert<T>(rstd * (convert<C>(gradient.v[i]) * scale[i] - constant - (convert<C>(input.v[i]) - mean) * slope));
             store_pack(dx + row * width + j, gradient, true);
         }
     }
@@ -111,8 +113,9 @@ __global__ void __launch_bounds__(kRowBlock) k_layer_norm_input_gradient(const T
 
 /* The part's sums of dy x^ and dy to partial[part, 0] and partial[part, 1], or, where that is NULL (one part), to dw and db. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kColumnBlock) k_layer_norm_sums(const T *dy, const T *x, const compute_t<T> *means, const compute_t<T> *rstds,
-                                                                    compute_t<T> *dw, compute_t<T> *db, compute_t<T> *partial, Columns columns) {
+__global__ void __launch_bounds__(kColumnBlock)
+    k_layer_norm_sums(const T *dy, const T *x, const compute_t<T> *means, const compute_t<T> *rstds, compute_t<T> *dw, compute_t<T> *db,
+                      compute_t<T> *partial, Columns columns) {
     using C = compute_t<T>;
     __shared__ C shared[kColumnBlock * V];
     const int64_t channel = column_channel(V);
@@ -163,18 +166,19 @@ gt_status backward(gt__device *device, const gt__call *call, int64_t rows, int64
     C *dw = data<C>(call->out[1]), *db = data<C>(call->out[2]);
     if (call->out[0] && rows > 0) {
         const int lanes = rows_lanes(width, V);
-        GT_TRY(launch(device, call, k_layer_norm_input_gradient<T, V>, rows_grid(rows, lanes), kRowBlock, dy, x, data<T>(call->out[0]), weight, mean, rstd,
-                      rows, width, lanes));
+        GT_TRY(launch(device, call, k_layer_norm_input_gradient<T, V>, rows_grid(rows, lanes), kRowBlock, dy, x, data<T>(call->out[0]),
+                      weight, mean, rstd, rows, width, lanes));
     }
     if (!dw && !db) return GT_OK;
     Columns parts = columns_make(device, rows, width, V, 8, 1024);
     void *partial = nullptr, *handle = nullptr;
     if (parts.parts > 1 && !gt__cuda_scratch_try(device, parts.parts * static_cast<size_t>(2 * width) * sizeof(C), &partial, &handle))
         columns_join(&parts);
-    gt_status status = columns_launch(device, call, k_layer_norm_sums<T, V>, parts, dy, x, mean, rstd, dw, db, static_cast<C *>(partial), parts);
+    gt_status status =
+        columns_launch(device, call, k_layer_norm_sums<T, V>, parts, dy, x, mean, rstd, dw, db, static_cast<C *>(partial), parts);
     if (status == GT_OK && partial)
-        status = sum_parts<C>(device, call, static_cast<const C *>(partial), parts.parts, width, 2 * width, dw, db, static_cast<C *>(nullptr),
-                              sizeof(C) == 8 ? GT_DTYPE_F64 : GT_DTYPE_F32);
+        status = sum_parts<C>(device, call, static_cast<const C *>(partial), parts.parts, width, 2 * width, dw, db,
+                              static_cast<C *>(nullptr), sizeof(C) == 8 ? GT_DTYPE_F64 : GT_DTYPE_F32);
     gt__scratch_free(device->ctx, handle);
     return status;
 }
@@ -196,12 +200,14 @@ gt_status gt__cuda_layer_norm(gt__device *device, const gt__call *call) {
     if (width == 0) { /* statistics of nothing */
         for (int k = 1; k < 3; k++)
             if (call->out[k])
-                GT_TRY(gt__cuda_zero(device, call, data(call->out[k]), static_cast<size_t>(rows * element_bytes(call->out[k]->meta.dtype))));
+                GT_TRY(
+                    gt__cuda_zero(device, call, data(call->out[k]), static_cast<size_t>(rows * element_bytes(call->out[k]->meta.dtype))));
         return GT_OK;
     }
     const void *pointers[] = {data(call->in[0]), data(call->in[1]), data(call->in[2]), data(call->out[0])};
     const bool vector = vectorised(meta, pointers, 4);
-    GT__FOR_FLOATS(call, meta->dtype, return vector ? forward<T, kVector<T>>(device, call, rows, width) : forward<T, 1>(device, call, rows, width));
+    GT__FOR_FLOATS(call, meta->dtype,
+                   return vector ? forward<T, kVector<T>>(device, call, rows, width) : forward<T, 1>(device, call, rows, width));
     return GT_OK;
 }
 
@@ -211,6 +217,7 @@ gt_status gt__cuda_layer_norm_backward(gt__device *device, const gt__call *call)
     if (width == 0) return GT_OK;
     const void *pointers[] = {data(call->in[0]), data(call->in[1]), data(call->in[2]), data(call->out[0])};
     const bool vector = vectorised(meta, pointers, 4);
-    GT__FOR_FLOATS(call, meta->dtype, return vector ? backward<T, kVector<T>>(device, call, rows, width) : backward<T, 1>(device, call, rows, width));
+    GT__FOR_FLOATS(call, meta->dtype,
+                   return vector ? backward<T, kVector<T>>(device, call, rows, width) : backward<T, 1>(device, call, rows, width));
     return GT_OK;
 }

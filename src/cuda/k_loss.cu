@@ -44,8 +44,8 @@ __device__ __forceinline__ void finish(gt_reduction reduction, C loss_sum, C wei
 
 /* With one block everything is finished here; else the block's totals go to partial[3, block]. loss, lse and sums may be NULL. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kWideBlock) k_cross_entropy(const T *logits, Loss<compute_t<T>> info, compute_t<T> *loss, compute_t<T> *lse,
-                                                                compute_t<T> *sums, compute_t<T> *partial) {
+__global__ void __launch_bounds__(kWideBlock) k_cross_entropy(const T *logits, Loss<compute_t<T>> info, compute_t<T> *loss,
+                                                              compute_t<T> *lse, compute_t<T> *sums, compute_t<T> *partial) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int lanes = info.lanes, lane = threadIdx.x % lanes;
@@ -106,7 +106,8 @@ __global__ void __launch_bounds__(kWideBlock) k_cross_entropy(const T *logits, L
 }
 
 template <typename C>
-__global__ void __launch_bounds__(kBlock) k_cross_entropy_finish(const C *partial, uint32_t parts, gt_reduction reduction, C *loss, C *sums) {
+__global__ void __launch_bounds__(kBlock)
+    k_cross_entropy_finish(const C *partial, uint32_t parts, gt_reduction reduction, C *loss, C *sums) {
     __shared__ C shared[32];
     C loss_sum = C(0), weight_sum = C(0), count = C(0);
     for (uint32_t part = threadIdx.x; part < parts; part += kBlock) {
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kBlock) k_cross_entropy_finish(const C *partia
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kBlock) k_cross_entropy_backward(const compute_t<T> *dloss, const T *logits, Loss<compute_t<T>> info,
-                                                                     const compute_t<T> *lse, const compute_t<T> *sums, T *dx) {
+                                                                   const compute_t<T> *lse, const compute_t<T> *sums, T *dx) {
     using C = compute_t<T>;
     const int lanes = info.lanes, lane = threadIdx.x % lanes;
     const int64_t per_block = kBlock / lanes;
@@ -200,7 +201,8 @@ gt_status forward(gt__device *device, const gt__call *call) {
     const uint32_t block = blocks > 1 ? kBlock : static_cast<uint32_t>(min64(kWideBlock, max64(ceil_div(threads, 32), 1) * 32));
     gt_status status = launch(device, call, kernel, blocks, block, logits, info, loss, lse, sums, static_cast<C *>(partial));
     if (status == GT_OK && blocks > 1)
-        status = launch(device, call, k_cross_entropy_finish<C>, 1u, kBlock, static_cast<const C *>(partial), blocks, info.reduction, loss, sums);
+        status = launch(device, call, k_cross_entropy_finish<C>, 1u, kBlock, static_cast<const C *>(partial), blocks, info.reduction, loss,
+                        sums);
     gt__scratch_free(device->ctx, handle);
     return status;
 }

@@ -43,7 +43,8 @@ __device__ __forceinline__ Place place_of(const Pixels &p, int64_t i) {
         at.y = i % p.height;
         at.n = i / p.height;
     } else {
-        const uint32_t index = static_cast<uint32_t>(i), row = p.by_packs.quotient(index), line = p.by_width.quotient(row), image = p.by_height.quotient(line);
+        const uint32_t index = static_cast<uint32_t>(i), row = p.by_packs.quotient(index), line = p.by_width.quotient(row),
+                       image = p.by_height.quotient(line);
         at.pack = index - row * p.by_packs.divisor;
         at.x = row - line * p.by_width.divisor;
         at.y = line - image * p.by_height.divisor;
@@ -82,7 +83,8 @@ template <typename T, int V, typename I>
 __global__ void __launch_bounds__(kBlock) k_max_pool(const T *x, T *y, I *index, Pixels out, Window rows, Window columns) {
     using C = compute_t<T>;
     const int64_t channels = out.packs * V;
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < out.count; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < out.count;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         const Place at = place_of(out, i);
         const int64_t row = rows.begin(at.y), column = columns.begin(at.x);
         const int64_t row_end = clip_end(rows.end(at.y), rows.in), column_end = clip_end(columns.end(at.x), columns.in);
@@ -153,7 +155,8 @@ template <typename T, int V>
 __global__ void __launch_bounds__(kBlock) k_avg_pool(const T *x, T *y, Pixels out, Window rows, Window columns, bool include_padding) {
     using C = compute_t<T>;
     const int64_t channels = out.packs * V;
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < out.count; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < out.count;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         const Place at = place_of(out, i);
         const int64_t row_end = clip_end(rows.end(at.y), rows.in), column_end = clip_end(columns.end(at.x), columns.in);
         const T *image = x + at.n * rows.in * columns.in * channels + at.pack * V;
@@ -176,7 +179,8 @@ __global__ void __launch_bounds__(kBlock) k_avg_pool(const T *x, T *y, Pixels ou
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kBlock) k_avg_pool_backward(const T *dy, T *dx, Pixels in, Window rows, Window columns, bool include_padding) {
+__global__ void __launch_bounds__(kBlock)
+    k_avg_pool_backward(const T *dy, T *dx, Pixels in, Window rows, Window columns, bool include_padding) {
     using C = compute_t<T>;
     const int64_t channels = in.packs * V;
     for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < in.count; i += gridDim.x * static_cast<int64_t>(kBlock)) {
@@ -211,8 +215,10 @@ Pool pool_make(const gt__call *call, const gt_tensor *x, const gt_tensor *y, con
     Pool pool;
     Window *windows[2] = {&pool.rows, &pool.columns};
     for (int a = 0; a < 2; a++)
-        *windows[a] = {x->meta.shape[2 + a], y->meta.shape[2 + a], call->attr.pool.kernel[a], call->attr.pool.stride[a], call->attr.pool.padding[a], adaptive};
-    pool.vector = x->meta.shape[1] % (16 / element_bytes(x->meta.dtype)) == 0 && aligned(data(x), 16) && aligned(data(y), 16) && aligned(data(index), 16);
+        *windows[a] = {x->meta.shape[2 + a],      y->meta.shape[2 + a],       call->attr.pool.kernel[a],
+                       call->attr.pool.stride[a], call->attr.pool.padding[a], adaptive};
+    pool.vector = x->meta.shape[1] % (16 / element_bytes(x->meta.dtype)) == 0 && aligned(data(x), 16) && aligned(data(y), 16) &&
+                  aligned(data(index), 16);
     return pool;
 }
 
@@ -221,8 +227,8 @@ gt_status max_forward(gt__device *device, const gt__call *call, const Pool &pool
     const gt_tensor *y = call->out[0];
     const Pixels out = pixels_make(&y->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_max_pool<T, kVector<T>, I> : k_max_pool<T, 1, I>;
-    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(y), data<I>(call->out[1]), out, pool.rows,
-                  pool.columns);
+    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(y), data<I>(call->out[1]),
+                  out, pool.rows, pool.columns);
 }
 
 template <typename T, typename I>
@@ -230,8 +236,8 @@ gt_status max_backward(gt__device *device, const gt__call *call, const Pool &poo
     const gt_tensor *dx = call->out[0];
     const Pixels in = pixels_make(&dx->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_max_pool_backward<T, kVector<T>, I> : k_max_pool_backward<T, 1, I>;
-    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(call->in[0]), data<const I>(call->in[1]), data<T>(dx), in,
-                  pool.rows, pool.columns);
+    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(call->in[0]), data<const I>(call->in[1]),
+                  data<T>(dx), in, pool.rows, pool.columns);
 }
 
 template <typename T>
@@ -239,8 +245,8 @@ gt_status avg_forward(gt__device *device, const gt__call *call, const Pool &pool
     const gt_tensor *y = call->out[0];
     const Pixels out = pixels_make(&y->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_avg_pool<T, kVector<T>> : k_avg_pool<T, 1>;
-    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(y), out, pool.rows, pool.columns,
-                  include_padding);
+    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(y), out, pool.rows,
+                  pool.columns, include_padding);
 }
 
 template <typename T>
@@ -248,8 +254,8 @@ gt_status avg_backward(gt__device *device, const gt__call *call, const Pool &poo
     const gt_tensor *dx = call->out[0];
     const Pixels in = pixels_make(&dx->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_avg_pool_backward<T, kVector<T>> : k_avg_pool_backward<T, 1>;
-    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(dx), in, pool.rows, pool.columns,
-                  include_padding);
+    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(dx), in, pool.rows,
+                  pool.columns, include_padding);
 }
 
 } // namespace
@@ -259,7 +265,8 @@ gt_status gt__cuda_max_pool2d(gt__device *device, const gt__call *call) {
     if (y->meta.numel == 0) return GT_OK;
     const Pool pool = pool_make(call, x, y, index, false);
     const bool bytes = !index || index->meta.dtype == GT_DTYPE_U8;
-    GT__FOR_FLOATS(call, x->meta.dtype, return bytes ? max_forward<T, uint8_t>(device, call, pool) : max_forward<T, int32_t>(device, call, pool));
+    GT__FOR_FLOATS(call, x->meta.dtype,
+                   return bytes ? max_forward<T, uint8_t>(device, call, pool) : max_forward<T, int32_t>(device, call, pool));
     return GT_OK;
 }
 
@@ -268,7 +275,8 @@ gt_status gt__cuda_max_pool2d_backward(gt__device *device, const gt__call *call)
     if (dx->meta.numel == 0) return GT_OK;
     const Pool pool = pool_make(call, dx, dy, index, false);
     GT__FOR_FLOATS(call, dy->meta.dtype,
-                   return index->meta.dtype == GT_DTYPE_U8 ? max_backward<T, uint8_t>(device, call, pool) : max_backward<T, int32_t>(device, call, pool));
+                   return index->meta.dtype == GT_DTYPE_U8 ? max_backward<T, uint8_t>(device, call, pool)
+                                                           : max_backward<T, int32_t>(device, call, pool));
     return GT_OK;
 }
 

@@ -107,8 +107,9 @@ gt_status run_random(gt__device *device, const gt__call *call) {
     const bool row_major = walk.linear();
     const uint32_t grid = grid_for(row_major ? ceil_div(walk.numel, 4) : walk.numel, kBlock);
     const Make make = {call->attr.random.a, call->attr.random.b};
-    GT__FOR_FLOATS(call, y->meta.dtype, return launch(device, call, k_random<T, Make>, grid, kBlock, data<T>(y), make, call->attr.random.seed,
-                                                      call->attr.random.offset, row_major, walk));
+    GT__FOR_FLOATS(call, y->meta.dtype,
+                   return launch(device, call, k_random<T, Make>, grid, kBlock, data<T>(y), make, call->attr.random.seed,
+                                 call->attr.random.offset, row_major, walk));
     return GT_OK;
 }
 
@@ -132,7 +133,8 @@ __global__ void __launch_bounds__(kBlock) k_dropout_dense(const T *x, T *y, int6
         if (at + 4 <= n) {
             Pack<T, 4> pack = load_pack<T, 4>(x + at, vector);
 #pragma unroll
-            for (int k = 0; k < 4; k++) pack.v[k] = convert<T>((words.word[k] >> 8) >= drop.threshold ? convert<C>(pack.v[k]) * scale : C(0));
+            for (int k = 0; k < 4; k++)
+                pack.v[k] = convert<T>((words.word[k] >> 8) >= drop.threshold ? convert<C>(pack.v[k]) * scale : C(0));
             store_pack(y + at, pack, vector);
         } else {
 #pragma unroll
@@ -146,7 +148,8 @@ template <typename T>
 __global__ void __launch_bounds__(kBlock) k_dropout_strided(const T *x, T *y, Dropout drop, Walk<3> walk) {
     using C = compute_t<T>;
     const C scale = static_cast<C>(drop.scale);
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[3];
         walk_offsets(walk, i, at);
         const bool keep = (word_of(drop.seed, drop.offset, at[2]) >> 8) >= drop.threshold;
@@ -178,7 +181,8 @@ gt_status gt__cuda_dropout(gt__device *device, const gt__call *call) {
     Walk<3> walk;
     walk_make<3>(&walk, y->meta.ndim, y->meta.shape, {y->meta.strides, x->meta.strides, order});
     const double p = call->attr.random.a;
-    const Dropout drop = {call->attr.random.seed, call->attr.random.offset, static_cast<uint32_t>(ceil(p * 16777216.0)), p < 1.0 ? 1.0 / (1.0 - p) : 0.0};
+    const Dropout drop = {call->attr.random.seed, call->attr.random.offset, static_cast<uint32_t>(ceil(p * 16777216.0)),
+                          p < 1.0 ? 1.0 / (1.0 - p) : 0.0};
     GT__FOR_FLOATS(call, y->meta.dtype, return run_dropout<T>(device, call, walk, drop));
     return GT_OK;
 }

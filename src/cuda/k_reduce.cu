@@ -65,8 +65,8 @@ struct Results {
 
 /* One item (a result's part) is made by `lanes` neighbouring threads: a power of two up to 32, or the whole block. */
 template <typename T, typename Op>
-__global__ void __launch_bounds__(kBlock) k_reduce_rows(const T *x, Walk<2> kept, Walk<1> reduced, Results<accumulate_t<T>> results, int64_t part_length,
-                                                          int lanes, bool unit) {
+__global__ void __launch_bounds__(kBlock)
+    k_reduce_rows(const T *x, Walk<2> kept, Walk<1> reduced, Results<accumulate_t<T>> results, int64_t part_length, int lanes, bool unit) {
     using C = accumulate_t<T>;
     constexpr int V = kVector<T>;
     __shared__ C shared[32];
@@ -118,7 +118,8 @@ __global__ void __launch_bounds__(kBlock) k_reduce_rows(const T *x, Walk<2> kept
 
 /* A thread makes V neighbouring results of a part, together with the threads of its column of the block. blockIdx.y is the part. */
 template <typename T, typename Op, int V>
-__global__ void __launch_bounds__(kBlock) k_reduce_columns(const T *x, Walk<2> kept, Walk<1> reduced, Results<accumulate_t<T>> results, int64_t part_length) {
+__global__ void __launch_bounds__(kBlock)
+    k_reduce_columns(const T *x, Walk<2> kept, Walk<1> reduced, Results<accumulate_t<T>> results, int64_t part_length) {
     using C = accumulate_t<T>;
     __shared__ C shared[kBlock * V];
     const Op combine;
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(kBlock) k_reduce_columns(const T *x, Walk<2> k
         __syncthreads();
         if (threadIdx.y < half)
 #pragma unroll
-            for (int i = 0; i < V; i++) values[i] = combine(values[i], shared[(i * blockDim.y + threadIdx.y + half) * blockDim.x + threadIdx.x]);
+            for (int i = 0; i < V; i++)
+                values[i] = combine(values[i], shared[(i * blockDim.y + threadIdx.y + half) * blockDim.x + threadIdx.x]);
     }
     if (threadIdx.y == 0 && result < kept.numel)
 #pragma unroll
@@ -183,8 +185,8 @@ bool columns_fit(const void *x, size_t bytes, const Walk<2> &kept, const Walk<1>
 }
 
 template <typename T, typename Op>
-gt_status reduce(gt__device *device, const gt__call *call, const T *x, const Walk<2> &kept, const Walk<1> &reduced, void *out, gt_dtype dtype,
-                 accumulate_t<T> divisor, bool may_split) {
+gt_status reduce(gt__device *device, const gt__call *call, const T *x, const Walk<2> &kept, const Walk<1> &reduced, void *out,
+                 gt_dtype dtype, accumulate_t<T> divisor, bool may_split) {
     using C = accumulate_t<T>;
     constexpr int V = kVector<T>;
     const bool columns = kept.numel > 1 && reduced.numel > 1 && kept.stride[0][0] < reduced.stride[0][0];
@@ -215,12 +217,12 @@ gt_status reduce(gt__device *device, const gt__call *call, const T *x, const Wal
     gt_status status;
     if (!columns) {
         const bool unit = reduced.ndim == 1 && reduced.stride[0][0] == 1;
-        status = launch(device, call, k_reduce_rows<T, Op>, grid_for(kept.numel * parts, kBlock / lanes), kBlock, x, kept, reduced, results, part_length,
-                        lanes, unit);
+        status = launch(device, call, k_reduce_rows<T, Op>, grid_for(kept.numel * parts, kBlock / lanes), kBlock, x, kept, reduced, results,
+                        part_length, lanes, unit);
     } else {
         const auto kernel = vector ? k_reduce_columns<T, Op, V> : k_reduce_columns<T, Op, 1>;
-        status = launch2(device, call, "reduction", kernel, static_cast<uint32_t>(blocks), static_cast<uint32_t>(parts), static_cast<uint32_t>(block_x),
-                         static_cast<uint32_t>(kBlock / block_x), x, kept, reduced, results, part_length);
+        status = launch2(device, call, "reduction", kernel, static_cast<uint32_t>(blocks), static_cast<uint32_t>(parts),
+                         static_cast<uint32_t>(block_x), static_cast<uint32_t>(kBlock / block_x), x, kept, reduced, results, part_length);
     }
     if (parts > 1 && status == GT_OK) {
         const int64_t count = kept.numel, one = 1, part_stride = count;

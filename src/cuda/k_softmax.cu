@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kRowBlock) k_softmax_rows(const T *x, T *y, in
 }
 
 template <typename T, int V, bool logarithm>
-__global__ void __launch_bounds__(kRowBlock) k_softmax_backward_rows(const T *dy, const T *y, T *dx, int64_t rows, int64_t length, int lanes) {
+__global__ void __launch_bounds__(kRowBlock)
+    k_softmax_backward_rows(const T *dy, const T *y, T *dx, int64_t rows, int64_t length, int lanes) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int lane = threadIdx.x % lanes;
@@ -103,7 +104,8 @@ __global__ void __launch_bounds__(kBlock) k_softmax_strided(const T *x, T *y, in
 }
 
 template <typename T, bool logarithm>
-__global__ void __launch_bounds__(kBlock) k_softmax_backward_strided(const T *dy, const T *y, T *dx, int64_t count, int64_t length, int64_t inner) {
+__global__ void __launch_bounds__(kBlock)
+    k_softmax_backward_strided(const T *dy, const T *y, T *dx, int64_t count, int64_t length, int64_t inner) {
     using C = compute_t<T>;
     for (int64_t k = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; k < count; k += gridDim.x * static_cast<int64_t>(kBlock)) {
         const int64_t outer = k / inner, start = outer * length * inner + (k - outer * inner);
@@ -135,7 +137,8 @@ gt_status forward(gt__device *device, const gt__call *call) {
     T *y = data<T>(call->out[0]);
     const Axis a = axis_of(call);
     if (a.inner != 1)
-        return launch(device, call, k_softmax_strided<T, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, x, y, a.outer * a.inner, a.length, a.inner);
+        return launch(device, call, k_softmax_strided<T, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, x, y, a.outer * a.inner,
+                      a.length, a.inner);
     constexpr int V = kVector<T>;
     const bool vector = a.length % V == 0 && aligned(x, 16) && aligned(y, 16);
     const int lanes = rows_lanes(a.length, vector ? V : 1);
@@ -149,8 +152,8 @@ gt_status backward(gt__device *device, const gt__call *call) {
     T *dx = data<T>(call->out[0]);
     const Axis a = axis_of(call);
     if (a.inner != 1)
-        return launch(device, call, k_softmax_backward_strided<T, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, dy, y, dx, a.outer * a.inner,
-                      a.length, a.inner);
+        return launch(device, call, k_softmax_backward_strided<T, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, dy, y, dx,
+                      a.outer * a.inner, a.length, a.inner);
     constexpr int V = kVector<T>;
     const bool vector = a.length % V == 0 && aligned(dy, 16) && aligned(y, 16) && aligned(dx, 16);
     const int lanes = rows_lanes(a.length, vector ? V : 1);

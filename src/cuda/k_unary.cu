@@ -60,29 +60,46 @@ __global__ void __launch_bounds__(kBlock) k_unary_dense(const T *x, T *y, int64_
 template <typename C>
 __device__ __forceinline__ C apply_any(Op op, C x, C value) {
     switch (op) {
-    case Op::Neg: return apply<Op::Neg>(x, value);
-    case Op::Abs: return apply<Op::Abs>(x, value);
-    case Op::Sign: return apply<Op::Sign>(x, value);
-    case Op::Square: return apply<Op::Square>(x, value);
-    case Op::Sqrt: return apply<Op::Sqrt>(x, value);
-    case Op::Exp: return apply<Op::Exp>(x, value);
-    case Op::Log: return apply<Op::Log>(x, value);
-    case Op::Tanh: return apply<Op::Tanh>(x, value);
-    case Op::Sigmoid: return apply<Op::Sigmoid>(x, value);
-    case Op::Relu: return apply<Op::Relu>(x, value);
-    case Op::Gelu: return apply<Op::Gelu>(x, value);
-    case Op::GeluTanh: return apply<Op::GeluTanh>(x, value);
-    case Op::Silu: return apply<Op::Silu>(x, value);
-    case Op::AddScalar: return apply<Op::AddScalar>(x, value);
-    case Op::MulScalar: return apply<Op::MulScalar>(x, value);
-    default: return apply<Op::PowScalar>(x, value);
+    case Op::Neg:
+        return apply<Op::Neg>(x, value);
+    case Op::Abs:
+        return apply<Op::Abs>(x, value);
+    case Op::Sign:
+        return apply<Op::Sign>(x, value);
+    case Op::Square:
+        return apply<Op::Square>(x, value);
+    case Op::Sqrt:
+        return apply<Op::Sqrt>(x, value);
+    case Op::Exp:
+        return apply<Op::Exp>(x, value);
+    case Op::Log:
+        return apply<Op::Log>(x, value);
+    case Op::Tanh:
+        return apply<Op::Tanh>(x, value);
+    case Op::Sigmoid:
+        return apply<Op::Sigmoid>(x, value);
+    case Op::Relu:
+        return apply<Op::Relu>(x, value);
+    case Op::Gelu:
+        return apply<Op::Gelu>(x, value);
+    case Op::GeluTanh:
+        return apply<Op::GeluTanh>(x, value);
+    case Op::Silu:
+        return apply<Op::Silu>(x, value);
+    case Op::AddScalar:
+        return apply<Op::AddScalar>(x, value);
+    case Op::MulScalar:
+        return apply<Op::MulScalar>(x, value);
+    default:
+        return apply<Op::PowScalar>(x, value);
     }
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kBlock) k_unary_strided(Op op, const T *x, T *y, compute_t<T> value, Walk<2> walk) {
     using C = compute_t<T>;
-    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel; i += gridDim.x * static_cast<int64_t>(kBlock)) {
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[2];
         walk_offsets(walk, i, at);
         y[at[0]] = convert<T>(apply_any<C>(op, convert<C>(x[at[1]]), value));
@@ -110,15 +127,20 @@ gt_status run(gt__device *device, const gt__call *call) {
     walk_make<2>(&walk, y->meta.ndim, y->meta.shape, {y->meta.strides, strides});
     if (walk.linear()) {
         switch (dtype) {
-        case GT_DTYPE_F32: return run_dense<op, float>(device, call, data(x), data(y), walk.numel, value);
-        case GT_DTYPE_F16: return run_dense<op, __half>(device, call, data(x), data(y), walk.numel, value);
-        case GT_DTYPE_BF16: return run_dense<op, __nv_bfloat16>(device, call, data(x), data(y), walk.numel, value);
-        default: break;
+        case GT_DTYPE_F32:
+            return run_dense<op, float>(device, call, data(x), data(y), walk.numel, value);
+        case GT_DTYPE_F16:
+            return run_dense<op, __half>(device, call, data(x), data(y), walk.numel, value);
+        case GT_DTYPE_BF16:
+            return run_dense<op, __nv_bfloat16>(device, call, data(x), data(y), walk.numel, value);
+        default:
+            break;
         }
     }
     const uint32_t grid = grid_for(walk.numel, kBlock);
-    GT__FOR_FLOATS(call, dtype, return launch(device, call, k_unary_strided<T>, grid, kBlock, op, data<const T>(x), data<T>(y),
-                                              static_cast<compute_t<T>>(value), walk));
+    GT__FOR_FLOATS(call, dtype,
+                   return launch(device, call, k_unary_strided<T>, grid, kBlock, op, data<const T>(x), data<T>(y),
+                                 static_cast<compute_t<T>>(value), walk));
     return GT_OK;
 }
 

@@ -9,8 +9,8 @@
 namespace {
 using namespace gt;
 
-constexpr int kWidth = 4;         /* elements a thread moves at once */
-constexpr int64_t kChunk = 4096;  /* elements a block */
+constexpr int kWidth = 4;        /* elements a thread moves at once */
+constexpr int64_t kChunk = 4096; /* elements a block */
 
 /* C: f32, or f64 for f64 parameters. */
 template <typename C>
@@ -34,9 +34,12 @@ struct Rule {
 template <typename C>
 __device__ __forceinline__ C load_param(const void *param, gt_dtype dtype, int64_t i) {
     switch (dtype) {
-    case GT_DTYPE_F16: return convert<C>(static_cast<const __half *>(param)[i]);
-    case GT_DTYPE_BF16: return convert<C>(static_cast<const __nv_bfloat16 *>(param)[i]);
-    default: return static_cast<const C *>(param)[i];
+    case GT_DTYPE_F16:
+        return convert<C>(static_cast<const __half *>(param)[i]);
+    case GT_DTYPE_BF16:
+        return convert<C>(static_cast<const __nv_bfloat16 *>(param)[i]);
+    default:
+        return static_cast<const C *>(param)[i];
     }
 }
 
@@ -51,8 +54,10 @@ __device__ __forceinline__ void update_one(const Rule<C> &rule, const Item<C> &i
         p -= rule.learning_rate * g;
         return;
     }
-    if (rule.kind == GT_OPTIMIZER_ADAMW) p *= rule.decay;
-    else if (rule.weight_decay != C(0)) g += rule.weight_decay * p;
+    if (rule.kind == GT_OPTIMIZER_ADAMW)
+        p *= rule.decay;
+    else if (rule.weight_decay != C(0))
+        g += rule.weight_decay * p;
     s0 += rule.rest1 * (g - s0);
     s1 = rule.beta2 * s1 + rule.rest2 * g * g;
     p -= item.step_size * s0 / (math_sqrt(s1) * item.root_correction + rule.epsilon);
@@ -100,7 +105,8 @@ template <typename C, size_t bytes>
 using UpdateTable = Table<Item<C>, bytes, sizeof(Rule<C>)>;
 
 template <typename C, size_t bytes>
-__global__ void __launch_bounds__(kMultiBlock) k_update(const __grid_constant__ UpdateTable<C, bytes> table, const __grid_constant__ Rule<C> rule) {
+__global__ void __launch_bounds__(kMultiBlock)
+    k_update(const __grid_constant__ UpdateTable<C, bytes> table, const __grid_constant__ Rule<C> rule) {
     uint32_t block;
     const Item<C> &item = table.items[table.find(block)];
     const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
@@ -209,11 +215,14 @@ gt_status update(gt__device *device, const gt__update_rule *rule, const gt__upda
 gt_status gt__cuda_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count) {
     bool doubles = false, others = false;
     for (int32_t k = 0; k < count; k++) {
-        if (list[k].param_dtype == GT_DTYPE_F64) doubles = true;
-        else others = true;
+        if (list[k].param_dtype == GT_DTYPE_F64)
+            doubles = true;
+        else
+            others = true;
         const gt_dtype grad = list[k].param_dtype == GT_DTYPE_F64 ? GT_DTYPE_F64 : GT_DTYPE_F32;
         GT_REQUIRE(gt__dtype_is_float(list[k].param_dtype) && list[k].grad_dtype == grad, GT_BAD_DTYPE,
-                   "optimizer update: parameter %d has dtype %d and its gradient %d", (int)k, (int)list[k].param_dtype, (int)list[k].grad_dtype);
+                   "optimizer update: parameter %d has dtype %d and its gradient %d", (int)k, (int)list[k].param_dtype,
+                   (int)list[k].grad_dtype);
     }
     if (others) GT_TRY(update<float>(device, rule, list, count));
     if (doubles) GT_TRY(update<double>(device, rule, list, count));

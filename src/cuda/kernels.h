@@ -109,7 +109,8 @@ gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item 
  * cannot take them. k_bias.cu */
 gt_status gt__cuda_bias_act(gt__device *device, void *y, const void *bias, int64_t rows, int64_t channels, gt_dtype dtype, int32_t relu);
 /* A strided copy between two views of one shape, with dtype conversion; for padding and packing operands. k_copy.cu */
-gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt__meta *destination_meta, const void *source, const gt__meta *source_meta);
+gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt__meta *destination_meta, const void *source,
+                                const gt__meta *source_meta);
 
 /* What the kernels need from device.c: gt__cuda_stream and gt__cuda_error_slot of cuda_util.h, and: */
 int32_t gt__cuda_multiprocessors(const gt__device *device); /* how many the GPU has */

@@ -10,8 +10,8 @@ static gt_status launch_failed(const gt__call *call, const char *what, cudaError
                            : NULL;
     char text[256];
     if (call) what = gt__call_text(call, text, sizeof text);
-    return gt__error_raise(status, __FILE__, __LINE__, (int64_t)code, "cudaError_t", hint, "%s: %s (%s)", what,
-                           cudaGetErrorString(code), cudaGetErrorName(code));
+    return gt__error_raise(status, __FILE__, __LINE__, (int64_t)code, "cudaError_t", hint, "%s: %s (%s)", what, cudaGetErrorString(code),
+                           cudaGetErrorName(code));
 }
 
 gt_status gt__cuda_launch(gt__device *device, const gt__call *call, const char *what, const void *kernel, uint32_t grid_x, uint32_t grid_y,

@@ -42,11 +42,15 @@ inline bool aligned(const void *pointer, size_t bytes) { return (reinterpret_cas
 inline int64_t element_bytes(gt_dtype dtype) {
     switch (dtype) {
     case GT_DTYPE_F16:
-    case GT_DTYPE_BF16: return 2;
+    case GT_DTYPE_BF16:
+        return 2;
     case GT_DTYPE_F64:
-    case GT_DTYPE_I64: return 8;
-    case GT_DTYPE_U8: return 1;
-    default: return 4;
+    case GT_DTYPE_I64:
+        return 8;
+    case GT_DTYPE_U8:
+        return 1;
+    default:
+        return 4;
     }
 }
 
@@ -156,30 +160,32 @@ __device__ __forceinline__ void walk_offsets(const Walk<N> &walk, int64_t index,
 } // namespace gt
 
 /* Runs the statements with T as the type of `dtype`; other dtypes leave the function with BAD_DTYPE. */
-#define GT__CASE(id, type, ...)   \
-    case GT_DTYPE_##id: {         \
-        using T = type;           \
-        __VA_ARGS__;              \
-        break;                    \
+#define GT__CASE(id, type, ...)                                                                                                            \
+    case GT_DTYPE_##id: {                                                                                                                  \
+        using T = type;                                                                                                                    \
+        __VA_ARGS__;                                                                                                                       \
+        break;                                                                                                                             \
     }
-#define GT__FOR_FLOATS(call, dtype, ...)                            \
-    switch (dtype) {                                                \
-        GT__CASE(F32, float, __VA_ARGS__)                           \
-        GT__CASE(F16, __half, __VA_ARGS__)                          \
-        GT__CASE(BF16, __nv_bfloat16, __VA_ARGS__)                  \
-        GT__CASE(F64, double, __VA_ARGS__)                          \
-    default: return gt__cuda_refuse_dtype(call, dtype);             \
+#define GT__FOR_FLOATS(call, dtype, ...)                                                                                                   \
+    switch (dtype) {                                                                                                                       \
+        GT__CASE(F32, float, __VA_ARGS__)                                                                                                  \
+        GT__CASE(F16, __half, __VA_ARGS__)                                                                                                 \
+        GT__CASE(BF16, __nv_bfloat16, __VA_ARGS__)                                                                                         \
+        GT__CASE(F64, double, __VA_ARGS__)                                                                                                 \
+    default:                                                                                                                               \
+        return gt__cuda_refuse_dtype(call, dtype);                                                                                         \
     }
-#define GT__FOR_NUMBERS(call, dtype, ...)                           \
-    switch (dtype) {                                                \
-        GT__CASE(F32, float, __VA_ARGS__)                           \
-        GT__CASE(F16, __half, __VA_ARGS__)                          \
-        GT__CASE(BF16, __nv_bfloat16, __VA_ARGS__)                  \
-        GT__CASE(F64, double, __VA_ARGS__)                          \
-        GT__CASE(I32, int32_t, __VA_ARGS__)                         \
-        GT__CASE(I64, int64_t, __VA_ARGS__)                         \
-        GT__CASE(U8, uint8_t, __VA_ARGS__)                          \
-    default: return gt__cuda_refuse_dtype(call, dtype);             \
+#define GT__FOR_NUMBERS(call, dtype, ...)                                                                                                  \
+    switch (dtype) {                                                                                                                       \
+        GT__CASE(F32, float, __VA_ARGS__)                                                                                                  \
+        GT__CASE(F16, __half, __VA_ARGS__)                                                                                                 \
+        GT__CASE(BF16, __nv_bfloat16, __VA_ARGS__)                                                                                         \
+        GT__CASE(F64, double, __VA_ARGS__)                                                                                                 \
+        GT__CASE(I32, int32_t, __VA_ARGS__)                                                                                                \
+        GT__CASE(I64, int64_t, __VA_ARGS__)                                                                                                \
+        GT__CASE(U8, uint8_t, __VA_ARGS__)                                                                                                 \
+    default:                                                                                                                               \
+        return gt__cuda_refuse_dtype(call, dtype);                                                                                         \
     }
 
 #endif

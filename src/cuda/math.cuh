@@ -8,9 +8,9 @@ namespace gt {
 
 template <typename C>
 struct MathConstants {
-    static constexpr C sqrt_half = C(0.70710678118654752440);       /* 1 / sqrt(2) */
-    static constexpr C normal_peak = C(0.39894228040143267794);     /* 1 / sqrt(2 pi) */
-    static constexpr C gelu_scale = C(0.79788456080286535588);      /* sqrt(2 / pi) */
+    static constexpr C sqrt_half = C(0.70710678118654752440);   /* 1 / sqrt(2) */
+    static constexpr C normal_peak = C(0.39894228040143267794); /* 1 / sqrt(2 pi) */
+    static constexpr C gelu_scale = C(0.79788456080286535588);  /* sqrt(2 / pi) */
     static constexpr C gelu_cubic = C(0.044715);
 };
 

@@ -44,8 +44,10 @@ struct Table {
         int low = 0, high = count - 1;
         while (low < high) {
             const int middle = (low + high + 1) / 2;
-            if (first[middle] <= blockIdx.x) low = middle;
-            else high = middle - 1;
+            if (first[middle] <= blockIdx.x)
+                low = middle;
+            else
+                high = middle - 1;
         }
         block = blockIdx.x - first[low];
         return low;

@@ -16,25 +16,30 @@ static uint64_t hash_key(const void *key, size_t bytes) {
     return hash;
 }
 
-void gt__plan_cache_init(gt__plan_cache *cache, size_t key_bytes, size_t plan_bytes, uint32_t capacity,
-                         void (*dispose)(void *plan)) {
+void gt__plan_cache_init(gt__plan_cache *cache, size_t key_bytes, size_t plan_bytes, uint32_t capacity, void (*dispose)(void *plan)) {
     *cache = (gt__plan_cache){.key_bytes = key_bytes, .plan_bytes = plan_bytes, .capacity = capacity, .dispose = dispose};
     cache->bucket_count = 64;
     while (cache->bucket_count < capacity) cache->bucket_count *= 2;
 }
 
 static void unlink_use(gt__plan_cache *cache, gt__plan_entry *entry) {
-    if (entry->newer) entry->newer->older = entry->older;
-    else cache->newest = entry->older;
-    if (entry->older) entry->older->newer = entry->newer;
-    else cache->oldest = entry->newer;
+    if (entry->newer)
+        entry->newer->older = entry->older;
+    else
+        cache->newest = entry->older;
+    if (entry->older)
+        entry->older->newer = entry->newer;
+    else
+        cache->oldest = entry->newer;
 }
 
 static void link_newest(gt__plan_cache *cache, gt__plan_entry *entry) {
     entry->newer = NULL;
     entry->older = cache->newest;
-    if (cache->newest) cache->newest->newer = entry;
-    else cache->oldest = entry;
+    if (cache->newest)
+        cache->newest->newer = entry;
+    else
+        cache->oldest = entry;
     cache->newest = entry;
 }
 

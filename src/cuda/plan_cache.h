@@ -7,8 +7,8 @@
 #include "base/host.h"
 
 typedef struct gt__plan_entry {
-    struct gt__plan_entry *chain;          /* of one bucket */
-    struct gt__plan_entry *newer, *older;  /* by last use */
+    struct gt__plan_entry *chain;         /* of one bucket */
+    struct gt__plan_entry *newer, *older; /* by last use */
     uint64_t hash;
     /* then the key, then the plan */
 } gt__plan_entry;

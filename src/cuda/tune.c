@@ -3,7 +3,7 @@
 #include <time.h>
 
 /* Runs longer than this need no graph: a launch costs the host about 5 us. */
-#define SHORT_MS 0.1f
+#define SHORT_MS   0.1f
 #define GRAPH_RUNS 10
 
 double gt__cuda_clock(void) {
@@ -95,7 +95,8 @@ static bool is_nan(const unsigned char *bytes, gt_dtype dtype) {
         memcpy(&bits, bytes, sizeof bits);
         return (bits & 0x7fffffffffffffffu) > 0x7ff0000000000000u;
     }
-    default: return false;
+    default:
+        return false;
     }
 }
 

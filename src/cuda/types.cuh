@@ -37,7 +37,8 @@ struct FastDivide {
         divisor = static_cast<uint32_t>(d);
         shift = 0;
         while ((static_cast<uint64_t>(1) << shift) < divisor) shift++;
-        multiplier = static_cast<uint32_t>(((static_cast<uint64_t>(1) << 32) * ((static_cast<uint64_t>(1) << shift) - divisor)) / divisor + 1);
+        multiplier =
+            static_cast<uint32_t>(((static_cast<uint64_t>(1) << 32) * ((static_cast<uint64_t>(1) << shift) - divisor)) / divisor + 1);
     }
 #ifdef __CUDACC__
     __device__ __forceinline__ uint32_t quotient(uint32_t n) const { return (__umulhi(n, multiplier) + n) >> shift; }
@@ -119,21 +120,38 @@ __device__ __forceinline__ void store_pack(T *p, const Pack<T, V> &pack, bool ve
 template <typename C>
 __device__ __forceinline__ void store_as(void *p, gt_dtype dtype, int64_t i, C value) {
     switch (dtype) {
-    case GT_DTYPE_F32: static_cast<float *>(p)[i] = static_cast<float>(value); break;
-    case GT_DTYPE_F16: static_cast<__half *>(p)[i] = __float2half_rn(static_cast<float>(value)); break;
-    case GT_DTYPE_BF16: static_cast<__nv_bfloat16 *>(p)[i] = __float2bfloat16_rn(static_cast<float>(value)); break;
-    case GT_DTYPE_F64: static_cast<double *>(p)[i] = static_cast<double>(value); break;
-    case GT_DTYPE_I32: static_cast<int32_t *>(p)[i] = static_cast<int32_t>(value); break;
-    case GT_DTYPE_I64: static_cast<int64_t *>(p)[i] = static_cast<int64_t>(value); break;
-    default: static_cast<uint8_t *>(p)[i] = static_cast<uint8_t>(value); break;
+    case GT_DTYPE_F32:
+        static_cast<float *>(p)[i] = static_cast<float>(value);
+        break;
+    case GT_DTYPE_F16:
+        static_cast<__half *>(p)[i] = __float2half_rn(static_cast<float>(value));
+        break;
+    case GT_DTYPE_BF16:
+        static_cast<__nv_bfloat16 *>(p)[i] = __float2bfloat16_rn(static_cast<float>(value));
+        break;
+    case GT_DTYPE_F64:
+        static_cast<double *>(p)[i] = static_cast<double>(value);
+        break;
+    case GT_DTYPE_I32:
+        static_cast<int32_t *>(p)[i] = static_cast<int32_t>(value);
+        break;
+    case GT_DTYPE_I64:
+        static_cast<int64_t *>(p)[i] = static_cast<int64_t>(value);
+        break;
+    default:
+        static_cast<uint8_t *>(p)[i] = static_cast<uint8_t>(value);
+        break;
     }
 }
 
 __device__ __forceinline__ int64_t load_index(const void *p, gt_dtype dtype, int64_t i) {
     switch (dtype) {
-    case GT_DTYPE_I64: return static_cast<const int64_t *>(p)[i];
-    case GT_DTYPE_I32: return static_cast<const int32_t *>(p)[i];
-    default: return static_cast<const uint8_t *>(p)[i];
+    case GT_DTYPE_I64:
+        return static_cast<const int64_t *>(p)[i];
+    case GT_DTYPE_I32:
+        return static_cast<const int32_t *>(p)[i];
+    default:
+        return static_cast<const uint8_t *>(p)[i];
     }
 }
 

@@ -18,8 +18,8 @@ static const char *library_path(const void *symbol) {
 static gt_status too_old(const char *library, const char *found, const char *needed, const char *path, const char *install) {
     char hint[256];
     snprintf(hint, sizeof hint, "Install %s %s or newer%s.", library, needed, install);
-    GT_FAIL_HINT(GT_VERSION_MISMATCH, hint, "%s %s is too old: gtrain's CUDA backend was built for %s or newer (%s)", library, found, needed,
-                 path);
+    GT_FAIL_HINT(GT_VERSION_MISMATCH, hint, "%s %s is too old: gtrain's CUDA backend was built for %s or newer (%s)", library, found,
+                 needed, path);
 }
 
 /* 91400 is 9.14.0; before cuDNN 9 8907 was 8.9.7. */
@@ -65,9 +65,9 @@ gt_status gt__cuda_check_driver(void) {
     if (driver / 1000 < runtime / 1000) {
         char hint[128];
         snprintf(hint, sizeof hint, "Install a driver for CUDA %d, or build gtrain with CUDA %d.", runtime / 1000, driver / 1000);
-        GT_FAIL_HINT(GT_VERSION_MISMATCH, hint,
-                     "the NVIDIA driver is too old: it supports CUDA %d.%d, the CUDA runtime is %d.%d (%s)", driver / 1000,
-                     driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, library_path((const void *)&cudaRuntimeGetVersion));
+        GT_FAIL_HINT(GT_VERSION_MISMATCH, hint, "the NVIDIA driver is too old: it supports CUDA %d.%d, the CUDA runtime is %d.%d (%s)",
+                     driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+                     library_path((const void *)&cudaRuntimeGetVersion));
     }
     return GT_OK;
 }

@@ -4,14 +4,8 @@
 
 /* Free blocks are kept by size: eight classes for every power of two, so that the first class with a block is nearly the best fit, and within a
  * class the smallest block that fits is taken. A bitmap of non-empty classes makes the search constant time. */
-enum {
-    GRAIN = 512,
-    SUB_BITS = 3,
-    CLASS_COUNT = 64 << SUB_BITS,
-    WORDS = CLASS_COUNT / 64,
-    SCAN_MOST = 32
-};
-static const size_t SMALL_MOST = 1u << 20;     /* requests up to this share small segments */
+enum { GRAIN = 512, SUB_BITS = 3, CLASS_COUNT = 64 << SUB_BITS, WORDS = CLASS_COUNT / 64, SCAN_MOST = 32 };
+static const size_t SMALL_MOST = 1u << 20; /* requests up to this share small segments */
 static const size_t SMALL_SEGMENT = 2u << 20;
 static const size_t MEDIUM_MOST = 10u << 20;
 static const size_t MEDIUM_SEGMENT = 20u << 20;
@@ -142,7 +136,10 @@ static void segment_return(gt__allocator *a, gt__block *block) {
     record_recycle(a, block);
     device_free(a, s->data);
     a->stats.reserved -= s->bytes;
-    if (s->previous) s->previous->next = s->next; else a->segments = s->next;
+    if (s->previous)
+        s->previous->next = s->next;
+    else
+        a->segments = s->next;
     if (s->next) s->next->previous = s->previous;
     gt__free(s);
 }
@@ -238,11 +235,12 @@ static gt_status report_shortage(const gt__allocator *a, size_t bytes, const cha
     if (a->limit) (void)snprintf(limit, sizeof limit, "limit %.1f MiB", (double)a->limit / 1048576.0);
     uint64_t device_free = 0, device_total = 0;
     (void)a->device->backend->memory_info(a->device, &device_free, &device_total);
-    return GT_RAISE_HINT(GT_OUT_OF_MEMORY, "use a smaller batch, release tensors that are no longer needed, or raise the limit",
-                         "%s%s%s%s: %.1f MiB (%zu bytes) asked, %.1f MiB in use (%s), %.1f MiB reserved, %s, device has %.1f of %.1f MiB free",
-                         op ? op : "allocation", module ? " \"" : "", module ? module : "", module ? "\"" : "", (double)bytes / 1048576.0, bytes,
-                         (double)a->stats.in_use / 1048576.0, use, (double)a->stats.reserved / 1048576.0, limit, (double)device_free / 1048576.0,
-                         (double)device_total / 1048576.0);
+    return GT_RAISE_HINT(
+        GT_OUT_OF_MEMORY, "use a smaller batch, release tensors that are no longer needed, or raise the limit",
+        "%s%s%s%s: %.1f MiB (%zu bytes) asked, %.1f MiB in use (%s), %.1f MiB reserved, %s, device has %.1f of %.1f MiB free",
+        op ? op : "allocation", module ? " \"" : "", module ? module : "", module ? "\"" : "", (double)bytes / 1048576.0, bytes,
+        (double)a->stats.in_use / 1048576.0, use, (double)a->stats.reserved / 1048576.0, limit, (double)device_free / 1048576.0,
+        (double)device_total / 1048576.0);
 }
 
 gt_status gt__allocator_alloc(gt__allocator *a, size_t bytes, gt_memory_category category, const char *op, const char *module, bool quiet,

@@ -14,7 +14,8 @@ void gt__allocator_destroy(gt__allocator *allocator); /* gives everything back t
 void gt__allocator_set_limit(gt__allocator *allocator, uint64_t limit);
 
 /* `op` and `module` (may be NULL; must stay valid while the block lives) say what it is for. OUT_OF_MEMORY unless `quiet`, then just the status. bytes > 0. */
-gt_status gt__allocator_alloc(gt__allocator *allocator, size_t bytes, gt_memory_category category, const char *op, const char *module, bool quiet, gt__block **block);
+gt_status gt__allocator_alloc(gt__allocator *allocator, size_t bytes, gt_memory_category category, const char *op, const char *module,
+                              bool quiet, gt__block **block);
 void gt__allocator_free(gt__allocator *allocator, gt__block *block);
 void *gt__block_data(const gt__block *block);
 /* Moves a live block to another category. */

@@ -71,7 +71,8 @@ static gt_status check_tensor(const gt_module *m, const char *name, const gt_ten
     GT_REQUIRE(m->kind == &gt__custom_kind, GT_BAD_STATE, "%s \"%s\" takes no tensors of the caller's; only modules from gt_nn_custom do",
                m->kind_name, m->path);
     GT_TRY(gt__module_check_name(m, name));
-    GT_REQUIRE(t->ctx == m->ctx, GT_BAD_DEVICE, "%s \"%s\": tensor \"%s\" belongs to another context than the module", m->kind_name, m->path, name);
+    GT_REQUIRE(t->ctx == m->ctx, GT_BAD_DEVICE, "%s \"%s\": tensor \"%s\" belongs to another context than the module", m->kind_name,
+               m->path, name);
     GT_REQUIRE(t->node == NULL && t->view_base == NULL, GT_BAD_STATE,
                "%s \"%s\": tensor \"%s\" is the result of a recorded op or a view of one; register a leaf (gt_tensor_detach makes one)",
                m->kind_name, m->path, name);

@@ -39,7 +39,8 @@ static gt_tensor *linear_forward(gt_module *m, gt_tensor *const *in, int32_t n) 
 
 static gt_status linear_describe(const gt_module *m, gt__text *text) {
     const linear_state *s = gt__module_state(m);
-    return gt__text_add(text, "in_features=%lld, out_features=%lld, bias=%s", (long long)s->in, (long long)s->out, slot(m, 1) ? "True" : "False");
+    return gt__text_add(text, "in_features=%lld, out_features=%lld, bias=%s", (long long)s->in, (long long)s->out,
+                        slot(m, 1) ? "True" : "False");
 }
 
 const gt__module_kind gt__linear_kind = {
@@ -110,7 +111,8 @@ static gt_status conv2d_check(int64_t in, int64_t out, const gt_nn_conv2d_option
     GT_TRY(positive("conv2d", "out_channels", out));
     GT_TRY(positive("conv2d", "groups", o->groups));
     GT_REQUIRE(in % o->groups == 0 && out % o->groups == 0, GT_BAD_ARGUMENT,
-               "conv2d: groups %lld must divide in_channels %lld and out_channels %lld", (long long)o->groups, (long long)in, (long long)out);
+               "conv2d: groups %lld must divide in_channels %lld and out_channels %lld", (long long)o->groups, (long long)in,
+               (long long)out);
     for (int i = 0; i < 2; ++i) {
         GT_TRY(positive("conv2d", i ? "kernel width" : "kernel height", o->kernel[i]));
         GT_TRY(positive("conv2d", i ? "horizontal stride" : "vertical stride", o->stride[i]));
@@ -161,7 +163,8 @@ static gt_status embedding_describe(const gt_module *m, gt__text *text) {
     return gt__text_add(text, "%lld, %lld", (long long)shape[0], (long long)shape[1]);
 }
 
-static const gt__module_kind embedding_kind = {.name = "Embedding", .n_inputs = 1, .forward = embedding_forward, .describe = embedding_describe};
+static const gt__module_kind embedding_kind = {
+    .name = "Embedding", .n_inputs = 1, .forward = embedding_forward, .describe = embedding_describe};
 
 static gt_status embedding_build(gt_module *m, int64_t rows, int64_t width) {
     const int64_t shape[2] = {rows, width};

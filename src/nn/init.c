@@ -6,8 +6,8 @@
 static gt_status check(gt_tensor *t, const char *who) {
     if (t == NULL) return gt__error_null(who, "tensor", __FILE__, __LINE__);
     GT_TRY(gt__tensor_check(t, who));
-    GT_REQUIRE(gt__dtype_is_float(t->meta.dtype), GT_BAD_DTYPE, "%s: tensor \"%s\" is %s; it must be floating-point", who, gt_tensor_name(t),
-               gt_dtype_name(t->meta.dtype));
+    GT_REQUIRE(gt__dtype_is_float(t->meta.dtype), GT_BAD_DTYPE, "%s: tensor \"%s\" is %s; it must be floating-point", who,
+               gt_tensor_name(t), gt_dtype_name(t->meta.dtype));
     return GT_OK;
 }
 
@@ -91,7 +91,8 @@ static gt_status kaiming_deviation(gt_tensor *t, const char *who, double slope, 
     fans f;
     GT_TRY(fans_of(t, who, &f));
     GT_REQUIRE(isfinite(slope), GT_BAD_ARGUMENT, "%s: negative slope %g", who, slope);
-    GT_REQUIRE(fan == GT_NN_FAN_IN || fan == GT_NN_FAN_OUT, GT_BAD_ARGUMENT, "%s: fan %d is neither GT_NN_FAN_IN nor GT_NN_FAN_OUT", who, fan);
+    GT_REQUIRE(fan == GT_NN_FAN_IN || fan == GT_NN_FAN_OUT, GT_BAD_ARGUMENT, "%s: fan %d is neither GT_NN_FAN_IN nor GT_NN_FAN_OUT", who,
+               fan);
     double n = fan == GT_NN_FAN_IN ? f.in : f.out;
     *deviation = n > 0 ? sqrt(2.0 / (1.0 + slope * slope)) / sqrt(n) : 0;
     return GT_OK;

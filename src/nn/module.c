@@ -64,10 +64,8 @@ gt_status gt__module_slot_add(gt_module *m, const char *name, uint32_t flags, gt
         gt_tensor_release(tensor);
         return GT_OUT_OF_HOST_MEMORY;
     }
-    m->slots[m->n_slots] = (gt__slot){.name = copy,
-                                      .tensor = tensor,
-                                      .is_buffer = (flags & GT__SLOT_BUFFER) != 0,
-                                      .keep_f32 = (flags & GT__SLOT_KEEP_F32) != 0};
+    m->slots[m->n_slots] = (gt__slot){
+        .name = copy, .tensor = tensor, .is_buffer = (flags & GT__SLOT_BUFFER) != 0, .keep_f32 = (flags & GT__SLOT_KEEP_F32) != 0};
     m->n_slots++;
     gt_status status = gt__module_rename(m);
     if (status != GT_OK) {

@@ -6,9 +6,9 @@
 #include <gtrain/nn.h>
 
 typedef struct gt__module_kind {
-    const char *name;   /* "Linear" */
-    int32_t n_inputs;   /* 0: any number from 1 */
-    size_t state_size;  /* of the kind's own struct, see gt__module_state */
+    const char *name;  /* "Linear" */
+    int32_t n_inputs;  /* 0: any number from 1 */
+    size_t state_size; /* of the kind's own struct, see gt__module_state */
     gt_tensor *(*forward)(gt_module *m, gt_tensor *const *in, int32_t n);
     gt_status (*describe)(const gt_module *m, gt__text *text); /* what stands between the parentheses; NULL: nothing */
     gt_status (*flush)(gt_module *m);                          /* brings buffers up to date before they are looked at; may be NULL */
@@ -20,7 +20,7 @@ typedef struct gt__slot {
     char *new_name;    /* while the tree changes */
     gt_tensor *tensor; /* counted */
     uint8_t is_buffer;
-    uint8_t keep_f32;  /* stays f32 when the module becomes half precision */
+    uint8_t keep_f32; /* stays f32 when the module becomes half precision */
 } gt__slot;
 
 typedef struct gt__named_tensor {
@@ -31,22 +31,22 @@ typedef struct gt__named_tensor {
 struct gt_module {
     const gt__module_kind *kind;
     const char *kind_name; /* kind->name, or a custom module's own */
-    gt_context *ctx;      /* not used any more once the context was destroyed, which shows in `anchor` */
-    gt_tensor *anchor;    /* an empty handle: its context becomes NULL when the context is destroyed */
+    gt_context *ctx;       /* not used any more once the context was destroyed, which shows in `anchor` */
+    gt_tensor *anchor;     /* an empty handle: its context becomes NULL when the context is destroyed */
     gt_module *parent;
-    char *name;           /* among the parent's children; "" for the root and for a child that adds no name of its own */
-    char *path;           /* from the root; "" there */
-    const char *tag;      /* the same as the context's string, which records and memory tags keep beyond the module's life */
-    char *new_path;       /* while the tree changes */
+    char *name;      /* among the parent's children; "" for the root and for a child that adds no name of its own */
+    char *path;      /* from the root; "" there */
+    const char *tag; /* the same as the context's string, which records and memory tags keep beyond the module's life */
+    char *new_path;  /* while the tree changes */
     const char *new_tag;
     gt__slot *slots;
     gt_module **children;
     int32_t n_slots, n_children, cap_children;
     int32_t n_inputs;
     bool training;
-    gt_status failed;     /* not GT_OK: a child is missing, because of this */
+    gt_status failed; /* not GT_OK: a child is missing, because of this */
     char *failed_message;
-    gt__named_tensor *table; /* parameters, then buffers; NULL until asked for and after changes below */
+    gt__named_tensor *table;         /* parameters, then buffers; NULL until asked for and after changes below */
     int32_t n_parameters, n_buffers; /* of the table */
 };
 

@@ -69,8 +69,8 @@ gt_status gt_module_parameter(gt_module *module, int32_t index, const char **nam
 gt_status gt_module_buffer(gt_module *module, int32_t index, const char **name, gt_tensor **tensor) {
     GT_REQUIRE_HANDLE(module);
     GT_TRY(gt__module_table(module));
-    GT_REQUIRE(index >= 0 && index < module->n_buffers, GT_BAD_ARGUMENT, "%s \"%s\" has %d buffers, number %d was asked for", module->kind_name,
-               module->path, module->n_buffers, index);
+    GT_REQUIRE(index >= 0 && index < module->n_buffers, GT_BAD_ARGUMENT, "%s \"%s\" has %d buffers, number %d was asked for",
+               module->kind_name, module->path, module->n_buffers, index);
     if (tensor) GT_TRY(flush_below(module));
     if (name) *name = module->table[module->n_parameters + index].name;
     if (tensor) *tensor = module->table[module->n_parameters + index].tensor;
@@ -88,8 +88,8 @@ static gt_status not_found(const gt_module *m, const char *name) {
             if (same == common && gt__text_add(&known, "%s%s", listed ? ", " : "", m->table[i].name) == GT_OK) ++listed;
         }
     }
-    gt_status status = GT_RAISE(GT_NOT_FOUND, "%s \"%s\" has no parameter or buffer \"%s\"; it has %d, such as %s", m->kind_name, m->path, name,
-                                total, known.data ? known.data : "none");
+    gt_status status = GT_RAISE(GT_NOT_FOUND, "%s \"%s\" has no parameter or buffer \"%s\"; it has %d, such as %s", m->kind_name, m->path,
+                                name, total, known.data ? known.data : "none");
     gt__text_free(&known);
     return status;
 }
@@ -109,8 +109,8 @@ gt_status gt_module_find(gt_module *module, const char *name, gt_tensor **tensor
 
 gt_status gt_module_child(gt_module *module, int32_t index, const char **name, gt_module **child) {
     GT_REQUIRE_HANDLE(module);
-    GT_REQUIRE(index >= 0 && index < module->n_children, GT_BAD_ARGUMENT, "%s \"%s\" has %d children, number %d was asked for", module->kind_name,
-               module->path, module->n_children, index);
+    GT_REQUIRE(index >= 0 && index < module->n_children, GT_BAD_ARGUMENT, "%s \"%s\" has %d children, number %d was asked for",
+               module->kind_name, module->path, module->n_children, index);
     if (name) *name = module->children[index]->name;
     if (child) *child = module->children[index];
     return GT_OK;
@@ -143,7 +143,7 @@ gt_status gt_module_find_module(gt_module *module, const char *path, gt_module *
 }
 
 static int by_address(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t)*(gt_tensor *const *)a, y = (uintptr_t)*(gt_tensor *const *)b;
+    uintptr_t x = (uintptr_t) * (gt_tensor *const *)a, y = (uintptr_t) * (gt_tensor *const *)b;
     return x < y ? -1 : x > y;
 }
 

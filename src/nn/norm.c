@@ -17,7 +17,7 @@ static gt_status ones_and_zeros(gt_module *m, int32_t first) {
 typedef struct batch_norm_state {
     double epsilon, momentum;
     int64_t features;
-    int64_t untold; /* training batches that num_batches_tracked does not count yet: counting on the host costs no launch */
+    int64_t untold;          /* training batches that num_batches_tracked does not count yet: counting on the host costs no launch */
     int32_t affine, tracked; /* slot numbers of their first tensor, or -1 */
 } batch_norm_state;
 
@@ -33,8 +33,8 @@ static gt_tensor *batch_norm_forward(gt_module *m, gt_tensor *const *in, int32_t
     (void)n;
     batch_norm_state *s = gt__module_state(m);
     bool batch_statistics = m->training || s->tracked < 0;
-    gt_tensor *y = gt_batch_norm(in[0], at(m, s->affine, 0), at(m, s->affine, 1), at(m, s->tracked, 0), at(m, s->tracked, 1), batch_statistics,
-                                 s->momentum, s->epsilon);
+    gt_tensor *y = gt_batch_norm(in[0], at(m, s->affine, 0), at(m, s->affine, 1), at(m, s->tracked, 0), at(m, s->tracked, 1),
+                                 batch_statistics, s->momentum, s->epsilon);
     if (y && m->training && s->tracked >= 0 && gt_tensor_numel(in[0]) > 0) s->untold++;
     return y;
 }
@@ -99,7 +99,8 @@ gt_module *gt_nn_batch_norm(gt_context *ctx, int64_t features, const gt_nn_batch
     GT_TRY_NULL(gt_nn_batch_norm_options_init(&o, sizeof o));
     if (options) GT_TRY_NULL(gt__options_read(&o, sizeof o, options, "gt_nn_batch_norm_options"));
     GT_REQUIRE_NULL(features > 0, GT_BAD_ARGUMENT, "batch_norm: features is %lld; it must be at least 1", (long long)features);
-    GT_REQUIRE_NULL(isfinite(o.epsilon) && o.epsilon >= 0, GT_BAD_ARGUMENT, "batch_norm: epsilon is %g; it must not be negative", o.epsilon);
+    GT_REQUIRE_NULL(isfinite(o.epsilon) && o.epsilon >= 0, GT_BAD_ARGUMENT, "batch_norm: epsilon is %g; it must not be negative",
+                    o.epsilon);
     GT_REQUIRE_NULL(o.momentum >= 0 && o.momentum <= 1, GT_BAD_ARGUMENT, "batch_norm: momentum is %g; it must be in [0, 1]", o.momentum);
     gt_module *m = gt__module_new(ctx, &batch_norm_kind);
     return m ? gt__module_finish(m, batch_norm_build(m, features, &o)) : NULL;
@@ -160,11 +161,13 @@ gt_module *gt_nn_layer_norm(gt_context *ctx, int32_t n_axes, const int64_t *shap
     gt_nn_layer_norm_options o;
     GT_TRY_NULL(gt_nn_layer_norm_options_init(&o, sizeof o));
     if (options) GT_TRY_NULL(gt__options_read(&o, sizeof o, options, "gt_nn_layer_norm_options"));
-    GT_REQUIRE_NULL(n_axes >= 1 && n_axes <= GT_MAX_DIMS, GT_BAD_ARGUMENT, "layer_norm: n_axes is %d; it must be 1 to %d", n_axes, GT_MAX_DIMS);
+    GT_REQUIRE_NULL(n_axes >= 1 && n_axes <= GT_MAX_DIMS, GT_BAD_ARGUMENT, "layer_norm: n_axes is %d; it must be 1 to %d", n_axes,
+                    GT_MAX_DIMS);
     GT_REQUIRE_NULL(shape != NULL, GT_BAD_ARGUMENT, "layer_norm: shape is NULL");
     for (int32_t i = 0; i < n_axes; ++i)
         GT_REQUIRE_NULL(shape[i] > 0, GT_BAD_ARGUMENT, "layer_norm: shape[%d] is %lld; it must be at least 1", i, (long long)shape[i]);
-    GT_REQUIRE_NULL(isfinite(o.epsilon) && o.epsilon >= 0, GT_BAD_ARGUMENT, "layer_norm: epsilon is %g; it must not be negative", o.epsilon);
+    GT_REQUIRE_NULL(isfinite(o.epsilon) && o.epsilon >= 0, GT_BAD_ARGUMENT, "layer_norm: epsilon is %g; it must not be negative",
+                    o.epsilon);
     gt_module *m = gt__module_new(ctx, &layer_norm_kind);
     return m ? gt__module_finish(m, layer_norm_build(m, n_axes, shape, &o)) : NULL;
 }

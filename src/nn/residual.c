@@ -27,11 +27,8 @@ static gt_status residual_describe(const gt_module *m, gt__text *text) {
     return gt__text_add(text, "activation=%s", s->activation == GT_ACTIVATION_RELU ? "ReLU" : "None");
 }
 
-static const gt__module_kind residual_kind = {.name = "Residual",
-                                              .n_inputs = 1,
-                                              .state_size = sizeof(residual_state),
-                                              .forward = residual_forward,
-                                              .describe = residual_describe};
+static const gt__module_kind residual_kind = {
+    .name = "Residual", .n_inputs = 1, .state_size = sizeof(residual_state), .forward = residual_forward, .describe = residual_describe};
 
 static gt_status residual_check(const gt_module *body, const gt_module *shortcut, const gt_nn_residual_options *o) {
     GT_REQUIRE(o->activation == GT_ACTIVATION_NONE || o->activation == GT_ACTIVATION_RELU, GT_BAD_ARGUMENT,
@@ -49,11 +46,13 @@ static gt_status residual_check(const gt_module *body, const gt_module *shortcut
     return GT_OK;
 }
 
-static gt_status residual_build(gt_module **made, gt_module *body, gt_module *shortcut, bool has_shortcut, const gt_nn_residual_options *options) {
+static gt_status residual_build(gt_module **made, gt_module *body, gt_module *shortcut, bool has_shortcut,
+                                const gt_nn_residual_options *options) {
     gt_nn_residual_options o;
     GT_TRY(gt_nn_residual_options_init(&o, sizeof o));
     if (options) GT_TRY(gt__options_read(&o, sizeof o, options, "gt_nn_residual_options"));
-    if (body == NULL || (has_shortcut && shortcut == NULL)) return gt__error_null("gt_nn_residual", body ? "shortcut" : "body", __FILE__, __LINE__);
+    if (body == NULL || (has_shortcut && shortcut == NULL))
+        return gt__error_null("gt_nn_residual", body ? "shortcut" : "body", __FILE__, __LINE__);
     if (o.body_name == NULL) o.body_name = "body";
     if (o.shortcut_name == NULL) o.shortcut_name = "shortcut";
     GT_TRY(residual_check(body, shortcut, &o));
@@ -101,14 +100,15 @@ static gt_module *resnet_block(gt_context *ctx, const char *who, int64_t in, con
     static const char *const conv_names[] = {"conv1", "conv2", "conv3"}, *const norm_names[] = {"bn1", "bn2", "bn3"},
                              *const relu_names[] = {"relu1", "relu2", "relu3"};
     int64_t out = stages[n_stages - 1].out;
-    GT_REQUIRE_NULL(in > 0 && out > 0 && stride > 0, GT_BAD_ARGUMENT, "%s: %lld channels in, %lld out, stride %lld; all must be at least 1", who,
-                    (long long)in, (long long)out, (long long)stride);
+    GT_REQUIRE_NULL(in > 0 && out > 0 && stride > 0, GT_BAD_ARGUMENT, "%s: %lld channels in, %lld out, stride %lld; all must be at least 1",
+                    who, (long long)in, (long long)out, (long long)stride);
     gt_module *body = gt_nn_sequential(ctx), *shortcut = NULL;
     if (body == NULL) return NULL;
     gt_status status = GT_OK;
     int64_t channels = in;
     for (int32_t i = 0; i < n_stages && status == GT_OK; ++i) {
-        status = gt_nn_sequential_add_named(body, conv_names[i], convolution(ctx, channels, stages[i].out, stages[i].kernel, stages[i].stride));
+        status =
+            gt_nn_sequential_add_named(body, conv_names[i], convolution(ctx, channels, stages[i].out, stages[i].kernel, stages[i].stride));
         if (status == GT_OK) status = gt_nn_sequential_add_named(body, norm_names[i], gt_nn_batch_norm(ctx, stages[i].out, NULL));
         if (status == GT_OK && i + 1 < n_stages) status = gt_nn_sequential_add_named(body, relu_names[i], gt_nn_relu(ctx));
         channels = stages[i].out;

@@ -14,12 +14,12 @@ static const gt__module_kind identity_kind = {.name = "Identity", .n_inputs = 1,
 gt_module *gt_nn_identity(gt_context *ctx) { return gt__module_new(ctx, &identity_kind); }
 
 /* --- activations */
-#define ACTIVATION(constructor, linkage, kind, title, op)                                           \
-    static gt_tensor *kind##_forward(gt_module *m, gt_tensor *const *in, int32_t n) {               \
-        (void)m, (void)n;                                                                           \
-        return op(in[0]);                                                                           \
-    }                                                                                               \
-    linkage const gt__module_kind kind = {.name = title, .n_inputs = 1, .forward = kind##_forward}; \
+#define ACTIVATION(constructor, linkage, kind, title, op)                                                                                  \
+    static gt_tensor *kind##_forward(gt_module *m, gt_tensor *const *in, int32_t n) {                                                      \
+        (void)m, (void)n;                                                                                                                  \
+        return op(in[0]);                                                                                                                  \
+    }                                                                                                                                      \
+    linkage const gt__module_kind kind = {.name = title, .n_inputs = 1, .forward = kind##_forward};                                        \
     gt_module *constructor(gt_context *ctx) { return gt__module_new(ctx, &kind); }
 
 ACTIVATION(gt_nn_relu, /* looked for by sequential */, gt__relu_kind, "ReLU", gt_relu)
@@ -80,7 +80,8 @@ static const gt__module_kind avg_pool2d_kind = {.name = "AvgPool2d",
                                                 .forward = avg_pool2d_forward,
                                                 .describe = pool2d_describe};
 
-static gt_module *pool2d_new(gt_context *ctx, const gt__module_kind *kind, const char *who, int64_t kernel, const gt_pool2d_options *options) {
+static gt_module *pool2d_new(gt_context *ctx, const gt__module_kind *kind, const char *who, int64_t kernel,
+                             const gt_pool2d_options *options) {
     gt_pool2d_options o;
     GT_TRY_NULL(gt_pool2d_options_init(&o, sizeof o));
     if (options) GT_TRY_NULL(gt__options_read(&o, sizeof o, options, "gt_pool2d_options"));
@@ -181,8 +182,8 @@ static const gt__module_kind flatten_kind = {
     .name = "Flatten", .n_inputs = 1, .state_size = sizeof(flatten_state), .forward = flatten_forward, .describe = flatten_describe};
 
 gt_module *gt_nn_flatten(gt_context *ctx, int32_t start_axis) {
-    GT_REQUIRE_NULL(start_axis >= -GT_MAX_DIMS && start_axis < GT_MAX_DIMS, GT_BAD_ARGUMENT, "flatten: start_axis is %d; it must be %d to %d",
-                    start_axis, -GT_MAX_DIMS, GT_MAX_DIMS - 1);
+    GT_REQUIRE_NULL(start_axis >= -GT_MAX_DIMS && start_axis < GT_MAX_DIMS, GT_BAD_ARGUMENT,
+                    "flatten: start_axis is %d; it must be %d to %d", start_axis, -GT_MAX_DIMS, GT_MAX_DIMS - 1);
     gt_module *m = gt__module_new(ctx, &flatten_kind);
     if (m) ((flatten_state *)gt__module_state(m))->start_axis = start_axis;
     return m;

@@ -66,14 +66,14 @@ void gt__module_table_drop(gt_module *m) {
 
 gt_status gt__module_check_name(const gt_module *m, const char *name) {
     GT_REQUIRE(name != NULL && name[0] != '\0', GT_BAD_ARGUMENT, "%s \"%s\": a name is empty", m->kind_name, m->path);
-    GT_REQUIRE(strchr(name, '.') == NULL, GT_BAD_ARGUMENT, "%s \"%s\": the name \"%s\" has a dot; dots join the names of a path", m->kind_name,
-               m->path, name);
+    GT_REQUIRE(strchr(name, '.') == NULL, GT_BAD_ARGUMENT, "%s \"%s\": the name \"%s\" has a dot; dots join the names of a path",
+               m->kind_name, m->path, name);
     for (int32_t i = 0; i < m->n_slots; ++i)
-        GT_REQUIRE(strcmp(m->slots[i].name, name) != 0, GT_BAD_ARGUMENT, "%s \"%s\" has a tensor named \"%s\" already", m->kind_name, m->path,
-                   name);
+        GT_REQUIRE(strcmp(m->slots[i].name, name) != 0, GT_BAD_ARGUMENT, "%s \"%s\" has a tensor named \"%s\" already", m->kind_name,
+                   m->path, name);
     for (int32_t i = 0; i < m->n_children; ++i)
-        GT_REQUIRE(strcmp(m->children[i]->name, name) != 0, GT_BAD_ARGUMENT, "%s \"%s\" has a child named \"%s\" already", m->kind_name, m->path,
-                   name);
+        GT_REQUIRE(strcmp(m->children[i]->name, name) != 0, GT_BAD_ARGUMENT, "%s \"%s\" has a child named \"%s\" already", m->kind_name,
+                   m->path, name);
     return GT_OK;
 }
 
@@ -110,11 +110,12 @@ gt_status gt__module_mark_failed(gt_module *parent, gt_status status) {
 }
 
 static gt_status attach(gt_module *parent, const char *name, gt_module *child) {
-    GT_REQUIRE(parent->ctx == child->ctx, GT_BAD_DEVICE, "%s \"%s\": the child \"%s\" belongs to another context", parent->kind_name, parent->path,
-               name);
+    GT_REQUIRE(parent->ctx == child->ctx, GT_BAD_DEVICE, "%s \"%s\": the child \"%s\" belongs to another context", parent->kind_name,
+               parent->path, name);
     int32_t depth = depth_of(parent) + height_of(child);
-    GT_REQUIRE(depth <= GT__MODULE_MAX_DEPTH, GT_BAD_ARGUMENT, "%s \"%s\": with the child \"%s\" the tree would be %d deep, at most %d are allowed",
-               parent->kind_name, parent->path, name, depth, GT__MODULE_MAX_DEPTH);
+    GT_REQUIRE(depth <= GT__MODULE_MAX_DEPTH, GT_BAD_ARGUMENT,
+               "%s \"%s\": with the child \"%s\" the tree would be %d deep, at most %d are allowed", parent->kind_name, parent->path, name,
+               depth, GT__MODULE_MAX_DEPTH);
     if (parent->n_children == parent->cap_children) {
         int32_t capacity = GT__MAX(parent->cap_children * 2, 8);
         gt_module **grown = gt__realloc(parent->children, (size_t)capacity * sizeof *grown);
@@ -148,8 +149,8 @@ gt_status gt__module_attach(gt_module *parent, const char *name, gt_module *chil
         return status;
     }
     if (child->parent != NULL || contains(child, parent)) {
-        gt_status status = child->parent ? GT_RAISE(GT_BAD_STATE, "%s \"%s\": the child \"%s\" has an owner already, %s \"%s\"", parent->kind_name,
-                                                    parent->path, name, child->parent->kind_name, child->parent->path)
+        gt_status status = child->parent ? GT_RAISE(GT_BAD_STATE, "%s \"%s\": the child \"%s\" has an owner already, %s \"%s\"",
+                                                    parent->kind_name, parent->path, name, child->parent->kind_name, child->parent->path)
                                          : GT_RAISE(GT_BAD_STATE, "%s \"%s\" cannot be inside itself", parent->kind_name, parent->path);
         return gt__module_mark_failed(parent, status);
     }

@@ -37,8 +37,7 @@ gt_status gt_optimizer_clip_grad_norm(gt_optimizer *optimizer, double max_norm, 
     if (total == NULL) return gt_last_error()->status;
     int32_t previous = gt__enter(ctx);
     gt_status status = ctx->backend->grad_norm(ctx->device, optimizer->grads, count, total->data);
-    if (status == GT_OK && count > 0)
-        status = ctx->backend->grad_clip_norm(ctx->device, optimizer->grads, count, total->data, max_norm);
+    if (status == GT_OK && count > 0) status = ctx->backend->grad_clip_norm(ctx->device, optimizer->grads, count, total->data, max_norm);
     gt__leave(ctx, previous);
     if (status == GT_OK) mark_changed(optimizer);
     if (status != GT_OK || norm == NULL) {

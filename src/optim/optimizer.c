@@ -17,7 +17,8 @@ static gt_optimizer_options defaults_of(gt_optimizer_kind kind) {
 }
 
 static gt_status check_kind(gt_optimizer_kind kind) {
-    GT_REQUIRE(kind >= GT_OPTIMIZER_SGD && kind <= GT_OPTIMIZER_ADAMW, GT_BAD_ARGUMENT, "optimizer: kind %d is none of gt_optimizer_kind", kind);
+    GT_REQUIRE(kind >= GT_OPTIMIZER_SGD && kind <= GT_OPTIMIZER_ADAMW, GT_BAD_ARGUMENT, "optimizer: kind %d is none of gt_optimizer_kind",
+               kind);
     return GT_OK;
 }
 
@@ -28,8 +29,8 @@ gt_status gt_optimizer_options_init(gt_optimizer_options *options, size_t size, 
 }
 
 static gt_status check_rate(double learning_rate) {
-    GT_REQUIRE(isfinite(learning_rate) && learning_rate >= 0, GT_BAD_ARGUMENT, "optimizer: learning_rate is %g; it must be finite and not negative",
-               learning_rate);
+    GT_REQUIRE(isfinite(learning_rate) && learning_rate >= 0, GT_BAD_ARGUMENT,
+               "optimizer: learning_rate is %g; it must be finite and not negative", learning_rate);
     return GT_OK;
 }
 
@@ -39,8 +40,8 @@ static gt_status check_options(const gt_optimizer_options *o) {
     GT_REQUIRE(isfinite(o->weight_decay) && o->weight_decay >= 0, GT_BAD_ARGUMENT,
                "optimizer: weight_decay is %g; it must be finite and not negative", o->weight_decay);
     if (o->kind == GT_OPTIMIZER_SGD) {
-        GT_REQUIRE(isfinite(o->momentum) && o->momentum >= 0, GT_BAD_ARGUMENT, "optimizer: momentum is %g; it must be finite and not negative",
-                   o->momentum);
+        GT_REQUIRE(isfinite(o->momentum) && o->momentum >= 0, GT_BAD_ARGUMENT,
+                   "optimizer: momentum is %g; it must be finite and not negative", o->momentum);
         GT_REQUIRE(isfinite(o->dampening), GT_BAD_ARGUMENT, "optimizer: dampening is %g", o->dampening);
         GT_REQUIRE(!o->nesterov || (o->momentum > 0 && o->dampening == 0), GT_BAD_ARGUMENT,
                    "optimizer: nesterov needs momentum (it is %g) and no dampening (it is %g)", o->momentum, o->dampening);
@@ -48,7 +49,8 @@ static gt_status check_options(const gt_optimizer_options *o) {
     }
     GT_REQUIRE(o->beta1 >= 0 && o->beta1 < 1, GT_BAD_ARGUMENT, "optimizer: beta1 is %g; it must be in [0, 1)", o->beta1);
     GT_REQUIRE(o->beta2 >= 0 && o->beta2 < 1, GT_BAD_ARGUMENT, "optimizer: beta2 is %g; it must be in [0, 1)", o->beta2);
-    GT_REQUIRE(isfinite(o->epsilon) && o->epsilon >= 0, GT_BAD_ARGUMENT, "optimizer: epsilon is %g; it must be finite and not negative", o->epsilon);
+    GT_REQUIRE(isfinite(o->epsilon) && o->epsilon >= 0, GT_BAD_ARGUMENT, "optimizer: epsilon is %g; it must be finite and not negative",
+               o->epsilon);
     return GT_OK;
 }
 
@@ -77,8 +79,8 @@ static gt_status check_parameter(gt_tensor *const *parameters, int32_t index) {
                gt__tensor_text(p, text, sizeof text));
     GT_REQUIRE(p->node == NULL && p->view_base == NULL, GT_BAD_STATE, "optimizer: parameter %d, %s, is not a leaf", index,
                gt__tensor_text(p, text, sizeof text));
-    GT_REQUIRE(p->requires_grad, GT_BAD_STATE, "optimizer: parameter %d, %s, does not require a gradient (gt_tensor_set_requires_grad)", index,
-               gt__tensor_text(p, text, sizeof text));
+    GT_REQUIRE(p->requires_grad, GT_BAD_STATE, "optimizer: parameter %d, %s, does not require a gradient (gt_tensor_set_requires_grad)",
+               index, gt__tensor_text(p, text, sizeof text));
     GT_REQUIRE(gt__meta_is_dense(&p->meta), GT_BAD_SHAPE, "optimizer: parameter %d, %s, is a view with holes", index,
                gt__tensor_text(p, text, sizeof text));
     return GT_OK;
@@ -132,8 +134,10 @@ static gt_status state_new(const gt_tensor *parameter, bool zero, gt_tensor **ma
     gt_tensor *t = gt__tensor_new_for(parameter->ctx, &meta, GT_MEMORY_OPTIMIZER, "optimizer");
     if (t == NULL) return gt_last_error()->status;
     gt_status status = zero ? gt_tensor_fill(t, 0) : GT_OK;
-    if (status == GT_OK) *made = t;
-    else gt_tensor_release(t);
+    if (status == GT_OK)
+        *made = t;
+    else
+        gt_tensor_release(t);
     return status;
 }
 
@@ -192,8 +196,10 @@ gt_status gt_optimizer_create(const gt_optimizer_options *options, gt_tensor *co
         if (status == GT_OK) status = build(made, list);
     }
     gt__free(list);
-    if (status == GT_OK) *optimizer = made;
-    else gt_optimizer_destroy(made);
+    if (status == GT_OK)
+        *optimizer = made;
+    else
+        gt_optimizer_destroy(made);
     return status;
 }
 
@@ -243,8 +249,8 @@ static gt_status collect(gt_optimizer *optimizer, int32_t *count, int32_t *with_
                    gt__tensor_text(p, text, sizeof text), gt_dtype_name(slot->dtype));
         ++found;
         if (p->meta.numel == 0) continue;
-        GT_REQUIRE(gt__meta_same_layout(&p->meta, &grad->meta), GT_INTERNAL, "optimizer: the gradient of %s lies in memory in another order",
-                   gt__tensor_text(p, text, sizeof text));
+        GT_REQUIRE(gt__meta_same_layout(&p->meta, &grad->meta), GT_INTERNAL,
+                   "optimizer: the gradient of %s lies in memory in another order", gt__tensor_text(p, text, sizeof text));
         GT_TRY(refresh_master(slot));
         optimizer->updates[n++] = (gt__update){.param = p->data,
                                                .master = slot->master ? slot->master->data : NULL,
@@ -267,7 +273,8 @@ gt_status gt_optimizer_step(gt_optimizer *optimizer) {
     GT_TRY(gt__optimizer_context(optimizer, "gt_optimizer_step", &ctx));
     int32_t count = 0, with_grad = 0;
     GT_TRY(collect(optimizer, &count, &with_grad));
-    GT_REQUIRE(with_grad > 0, GT_NO_GRADS, "gt_optimizer_step: none of the %d parameters has a gradient; call gt_backward before", optimizer->count);
+    GT_REQUIRE(with_grad > 0, GT_NO_GRADS, "gt_optimizer_step: none of the %d parameters has a gradient; call gt_backward before",
+               optimizer->count);
     const gt_optimizer_options *o = &optimizer->options;
     const gt__update_rule rule = {.kind = o->kind,
                                   .nesterov = o->nesterov != 0,

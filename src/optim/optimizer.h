@@ -19,8 +19,8 @@ typedef struct gt__slot_state {
 struct gt_optimizer {
     gt_optimizer_options options;
     gt__slot_state *slots;
-    gt__update *updates;        /* room for `count` */
-    gt__grad_list_item *grads;  /* room for `count` */
+    gt__update *updates;       /* room for `count` */
+    gt__grad_list_item *grads; /* room for `count` */
     int32_t count;
 };
 

@@ -7,17 +7,14 @@
 static const double pi = 3.14159265358979323846;
 
 static gt_status check_kind(gt_schedule_kind kind) {
-    GT_REQUIRE(kind >= GT_SCHEDULE_CONSTANT && kind <= GT_SCHEDULE_ONE_CYCLE, GT_BAD_ARGUMENT, "schedule: kind %d is none of gt_schedule_kind", kind);
+    GT_REQUIRE(kind >= GT_SCHEDULE_CONSTANT && kind <= GT_SCHEDULE_ONE_CYCLE, GT_BAD_ARGUMENT,
+               "schedule: kind %d is none of gt_schedule_kind", kind);
     return GT_OK;
 }
 
 static gt_schedule defaults_of(gt_schedule_kind kind) {
-    return (gt_schedule){.struct_size = sizeof(gt_schedule),
-                         .kind = kind,
-                         .gamma = 0.1,
-                         .pct_start = 0.3,
-                         .div_factor = 25,
-                         .final_div_factor = 1e4};
+    return (gt_schedule){
+        .struct_size = sizeof(gt_schedule), .kind = kind, .gamma = 0.1, .pct_start = 0.3, .div_factor = 25, .final_div_factor = 1e4};
 }
 
 gt_status gt_schedule_init(gt_schedule *schedule, size_t size, gt_schedule_kind kind) {
@@ -29,22 +26,28 @@ gt_status gt_schedule_init(gt_schedule *schedule, size_t size, gt_schedule_kind 
 static gt_status check(const gt_schedule *s) {
     GT_TRY(check_kind(s->kind));
     GT_REQUIRE(isfinite(s->base) && s->base >= 0, GT_BAD_ARGUMENT, "schedule: base is %g; it must be finite and not negative", s->base);
-    GT_REQUIRE(s->warmup_steps >= 0, GT_BAD_ARGUMENT, "schedule: warmup_steps is %lld; it must not be negative", (long long)s->warmup_steps);
+    GT_REQUIRE(s->warmup_steps >= 0, GT_BAD_ARGUMENT, "schedule: warmup_steps is %lld; it must not be negative",
+               (long long)s->warmup_steps);
     if (s->kind == GT_SCHEDULE_STEP) {
         GT_REQUIRE(s->step_size > 0, GT_BAD_ARGUMENT, "schedule: step_size is %lld; it must be at least 1", (long long)s->step_size);
-        GT_REQUIRE(isfinite(s->gamma) && s->gamma >= 0, GT_BAD_ARGUMENT, "schedule: gamma is %g; it must be finite and not negative", s->gamma);
+        GT_REQUIRE(isfinite(s->gamma) && s->gamma >= 0, GT_BAD_ARGUMENT, "schedule: gamma is %g; it must be finite and not negative",
+                   s->gamma);
     }
     if (s->kind == GT_SCHEDULE_COSINE) {
-        GT_REQUIRE(s->total_steps > s->warmup_steps, GT_BAD_ARGUMENT, "schedule: total_steps is %lld; it must be more than warmup_steps, %lld",
-                   (long long)s->total_steps, (long long)s->warmup_steps);
-        GT_REQUIRE(s->min_factor >= 0 && s->min_factor <= 1, GT_BAD_ARGUMENT, "schedule: min_factor is %g; it must be in [0, 1]", s->min_factor);
+        GT_REQUIRE(s->total_steps > s->warmup_steps, GT_BAD_ARGUMENT,
+                   "schedule: total_steps is %lld; it must be more than warmup_steps, %lld", (long long)s->total_steps,
+                   (long long)s->warmup_steps);
+        GT_REQUIRE(s->min_factor >= 0 && s->min_factor <= 1, GT_BAD_ARGUMENT, "schedule: min_factor is %g; it must be in [0, 1]",
+                   s->min_factor);
     }
     if (s->kind == GT_SCHEDULE_ONE_CYCLE) {
         GT_REQUIRE(s->total_steps > 0, GT_BAD_ARGUMENT, "schedule: total_steps is %lld; it must be at least 1", (long long)s->total_steps);
         GT_REQUIRE(s->warmup_steps == 0, GT_BAD_ARGUMENT, "schedule: warmup_steps is %lld; one-cycle rises by itself (pct_start)",
                    (long long)s->warmup_steps);
-        GT_REQUIRE(s->pct_start >= 0 && s->pct_start <= 1, GT_BAD_ARGUMENT, "schedule: pct_start is %g; it must be in [0, 1]", s->pct_start);
-        GT_REQUIRE(isfinite(s->div_factor) && s->div_factor > 0, GT_BAD_ARGUMENT, "schedule: div_factor is %g; it must be more than 0", s->div_factor);
+        GT_REQUIRE(s->pct_start >= 0 && s->pct_start <= 1, GT_BAD_ARGUMENT, "schedule: pct_start is %g; it must be in [0, 1]",
+                   s->pct_start);
+        GT_REQUIRE(isfinite(s->div_factor) && s->div_factor > 0, GT_BAD_ARGUMENT, "schedule: div_factor is %g; it must be more than 0",
+                   s->div_factor);
         GT_REQUIRE(isfinite(s->final_div_factor) && s->final_div_factor > 0, GT_BAD_ARGUMENT,
                    "schedule: final_div_factor is %g; it must be more than 0", s->final_div_factor);
     }
@@ -80,10 +83,18 @@ gt_status gt_schedule_rate(const gt_schedule *schedule, int64_t step, double *ra
     }
     int64_t since = step - s.warmup_steps;
     switch (s.kind) {
-    case GT_SCHEDULE_STEP: *rate = s.base * pow(s.gamma, (double)(since / s.step_size)); break;
-    case GT_SCHEDULE_COSINE: *rate = cosine_rate(&s, since); break;
-    case GT_SCHEDULE_ONE_CYCLE: *rate = one_cycle_rate(&s, step); break;
-    default: *rate = s.base; break;
+    case GT_SCHEDULE_STEP:
+        *rate = s.base * pow(s.gamma, (double)(since / s.step_size));
+        break;
+    case GT_SCHEDULE_COSINE:
+        *rate = cosine_rate(&s, since);
+        break;
+    case GT_SCHEDULE_ONE_CYCLE:
+        *rate = one_cycle_rate(&s, step);
+        break;
+    default:
+        *rate = s.base;
+        break;
     }
     return GT_OK;
 }

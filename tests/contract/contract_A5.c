@@ -68,7 +68,7 @@ TEST_DEVICES(contract, A5_momentum_does_not_move_a_parameter_without_a_gradient)
     window(optimizer, a, NULL);
     window(optimizer, a, NULL);
     CHECK_NEAR(value_of(b), -0.1, 1e-6); /* neither momentum nor weight decay */
-    window(optimizer, NULL, b); /* gradient 1 - .05, buffer .9 + .95 */
+    window(optimizer, NULL, b);          /* gradient 1 - .05, buffer .9 + .95 */
     CHECK_NEAR(value_of(b), -0.285, 1e-6);
     gt_optimizer_destroy(optimizer);
     gt_tensor_release(a);

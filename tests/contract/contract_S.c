@@ -27,8 +27,9 @@ static void set_gradient(gt_tensor *w, const float *gradient) {
     gt_context *ctx = gt_tensor_context(w);
     CHECK_OK(gt_tensor_zero_grad(w));
     CHECK_OK(gt_scope_begin(ctx));
-    gt_tensor *g = gt_cast(gt_tensor_from_data(ctx, GT_DTYPE_F32, 1, gt_tensor_shape(w), gradient, (size_t)gt_tensor_numel(w) * sizeof *gradient),
-                           gt_tensor_dtype(w));
+    gt_tensor *g =
+        gt_cast(gt_tensor_from_data(ctx, GT_DTYPE_F32, 1, gt_tensor_shape(w), gradient, (size_t)gt_tensor_numel(w) * sizeof *gradient),
+                gt_tensor_dtype(w));
     gt_tensor *y = gt_mul_scalar(w, 1);
     CHECK_OK(gt_backward_from(&y, &g, 1, 0));
     CHECK_OK(gt_scope_end(ctx));

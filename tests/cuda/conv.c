@@ -9,18 +9,14 @@ typedef struct conv_case {
 } conv_case;
 
 static const conv_case cases[] = {
-    {16, 1, 28, 28, 32, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},   /* the first layer of a CNN on grey images */
-    {8, 32, 26, 26, 64, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
-    {8, 3, 33, 31, 16, 7, 7, {2, 2}, {3, 3}, {1, 1}, 1},
-    {4, 64, 14, 14, 64, 1, 1, {1, 1}, {0, 0}, {1, 1}, 1},
-    {4, 64, 14, 14, 128, 1, 1, {2, 2}, {0, 0}, {1, 1}, 1},
-    {2, 5, 9, 7, 7, 3, 2, {2, 1}, {1, 0}, {1, 1}, 1},       /* odd channels */
-    {2, 8, 13, 11, 6, 3, 3, {1, 1}, {2, 2}, {2, 2}, 1},
-    {2, 8, 13, 11, 12, 3, 3, {1, 2}, {1, 1}, {1, 1}, 4},
-    {2, 16, 12, 12, 16, 3, 3, {1, 1}, {1, 1}, {1, 1}, 16},  /* depthwise */
-    {1, 1, 4, 4, 1, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
-    {3, 4, 1, 20, 5, 1, 5, {1, 1}, {0, 2}, {1, 1}, 1},      /* one-dimensional */
-    {2, 3, 5, 5, 4, 5, 5, {1, 1}, {0, 0}, {1, 1}, 1},       /* one output place */
+    {16, 1, 28, 28, 32, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1}, /* the first layer of a CNN on grey images */
+    {8, 32, 26, 26, 64, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},  {8, 3, 33, 31, 16, 7, 7, {2, 2}, {3, 3}, {1, 1}, 1},
+    {4, 64, 14, 14, 64, 1, 1, {1, 1}, {0, 0}, {1, 1}, 1},  {4, 64, 14, 14, 128, 1, 1, {2, 2}, {0, 0}, {1, 1}, 1},
+    {2, 5, 9, 7, 7, 3, 2, {2, 1}, {1, 0}, {1, 1}, 1}, /* odd channels */
+    {2, 8, 13, 11, 6, 3, 3, {1, 1}, {2, 2}, {2, 2}, 1},    {2, 8, 13, 11, 12, 3, 3, {1, 2}, {1, 1}, {1, 1}, 4},
+    {2, 16, 12, 12, 16, 3, 3, {1, 1}, {1, 1}, {1, 1}, 16},                                                    /* depthwise */
+    {1, 1, 4, 4, 1, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},      {3, 4, 1, 20, 5, 1, 5, {1, 1}, {0, 2}, {1, 1}, 1}, /* one-dimensional */
+    {2, 3, 5, 5, 4, 5, 5, {1, 1}, {0, 0}, {1, 1}, 1},                                                         /* one output place */
 };
 
 static const gt_dtype dtypes[] = {GT_DTYPE_F32, GT_DTYPE_F16, GT_DTYPE_BF16, GT_DTYPE_F64};
@@ -36,7 +32,8 @@ static results run(gt_context *ctx, gt_dtype dtype, const conv_case *c, int bias
     for (int i = 0; i < 2; i++) options.stride[i] = c->stride[i], options.padding[i] = c->padding[i], options.dilation[i] = c->dilation[i];
     options.groups = c->groups;
     options.activation = activation;
-    gt_tensor *x = gt_tensor_detach(exact_numbers(ctx, dtype, 4, x_shape, 1)), *w = gt_tensor_detach(exact_numbers(ctx, dtype, 4, w_shape, 2));
+    gt_tensor *x = gt_tensor_detach(exact_numbers(ctx, dtype, 4, x_shape, 1)),
+              *w = gt_tensor_detach(exact_numbers(ctx, dtype, 4, w_shape, 2));
     /* An odd multiple of 1/128: no sum is zero, where rounding would decide whether relu lets the gradient through. */
     gt_tensor *b = bias ? gt_tensor_detach(gt_add_scalar(exact_numbers(ctx, dtype, 1, &c->k, 3), -0x1p-7)) : NULL;
     CHECK_OK(gt_tensor_set_requires_grad(x, 1));
@@ -72,7 +69,8 @@ static double tolerance_of(gt_dtype dtype) {
 TEST_CUDA_ONLY(parity, conv2d_of_every_kind) {
     gt_context *cuda = test_context(t), *cpu = cpu_context();
     for (size_t d = 0; d < 4; d++)
-        for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) check_case(cuda, cpu, dtypes[d], i, 0, GT_ACTIVATION_NONE, tolerance_of(dtypes[d]));
+        for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
+            check_case(cuda, cpu, dtypes[d], i, 0, GT_ACTIVATION_NONE, tolerance_of(dtypes[d]));
     gt_context_destroy(cpu);
 }
 
@@ -89,7 +87,8 @@ TEST_CUDA_ONLY(contract, D2_conv2d_without_workspace) {
     gt_context *cuda = test_context(t), *cpu = cpu_context();
     CHECK_OK(gt_context_set_workspace_limit(cuda, 0));
     for (size_t d = 0; d < 4; d++)
-        for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) check_case(cuda, cpu, dtypes[d], i, 1, GT_ACTIVATION_RELU, 2 * tolerance_of(dtypes[d]));
+        for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
+            check_case(cuda, cpu, dtypes[d], i, 1, GT_ACTIVATION_RELU, 2 * tolerance_of(dtypes[d]));
     gt_context_destroy(cpu);
 }
 

@@ -21,11 +21,24 @@ typedef struct product_case {
 } product_case;
 
 static const product_case products[] = {
-    {64, 512, 784, PLAIN, TRANSPOSED},  {512, 784, 64, TRANSPOSED, PLAIN}, {64, 784, 512, PLAIN, PLAIN},   {1, 1, 1, PLAIN, PLAIN},
-    {1, 10, 7, PLAIN, PLAIN},           {10, 1, 7, PLAIN, TRANSPOSED},     {7, 5, 1, TRANSPOSED, PLAIN},   {7, 1, 1, PLAIN, PLAIN},
-    {1, 7, 1, TRANSPOSED, TRANSPOSED},  {33, 17, 65, SHIFTED, PLAIN},      {33, 17, 65, PLAIN, SHIFTED},   {33, 17, 65, SHIFTED, SHIFTED_TRANSPOSED},
-    {3, 5, 999, SHIFTED_TRANSPOSED, PLAIN}, {128, 10, 128, PLAIN, TRANSPOSED}, {257, 255, 129, PLAIN, PLAIN}, {5, 6, 0, PLAIN, PLAIN},
-    {0, 6, 4, PLAIN, PLAIN},            {6, 0, 4, PLAIN, PLAIN},
+    {64, 512, 784, PLAIN, TRANSPOSED},
+    {512, 784, 64, TRANSPOSED, PLAIN},
+    {64, 784, 512, PLAIN, PLAIN},
+    {1, 1, 1, PLAIN, PLAIN},
+    {1, 10, 7, PLAIN, PLAIN},
+    {10, 1, 7, PLAIN, TRANSPOSED},
+    {7, 5, 1, TRANSPOSED, PLAIN},
+    {7, 1, 1, PLAIN, PLAIN},
+    {1, 7, 1, TRANSPOSED, TRANSPOSED},
+    {33, 17, 65, SHIFTED, PLAIN},
+    {33, 17, 65, PLAIN, SHIFTED},
+    {33, 17, 65, SHIFTED, SHIFTED_TRANSPOSED},
+    {3, 5, 999, SHIFTED_TRANSPOSED, PLAIN},
+    {128, 10, 128, PLAIN, TRANSPOSED},
+    {257, 255, 129, PLAIN, PLAIN},
+    {5, 6, 0, PLAIN, PLAIN},
+    {0, 6, 4, PLAIN, PLAIN},
+    {6, 0, 4, PLAIN, PLAIN},
 };
 
 static const gt_dtype dtypes[] = {GT_DTYPE_F32, GT_DTYPE_F16, GT_DTYPE_BF16, GT_DTYPE_F64};
@@ -131,14 +144,16 @@ TEST_CUDA_ONLY(contract, L2_linear_relu_keeps_nan) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             CHECK_OK(gt_scope_begin(ctx));
             const int64_t *s = sizes[i];
-            gt_tensor *x = exact_numbers(ctx, dtypes[d], 2, (int64_t[]){s[0], s[2]}, 1), *w = exact_numbers(ctx, dtypes[d], 2, (int64_t[]){s[1], s[2]}, 2);
+            gt_tensor *x = exact_numbers(ctx, dtypes[d], 2, (int64_t[]){s[0], s[2]}, 1),
+                      *w = exact_numbers(ctx, dtypes[d], 2, (int64_t[]){s[1], s[2]}, 2);
             CHECK_OK(gt_tensor_fill(gt_slice(x, 0, s[0] - 1, s[0], 1), NAN)); /* the last row */
             for (int biased = 0; biased < 2; biased++) {
                 gt_tensor *bias = biased ? exact_numbers(ctx, dtypes[d], 1, &s[1], 3) : NULL;
                 float *y = read_f32(CHECK_TENSOR(gt_linear_activation(x, w, bias, GT_ACTIVATION_RELU)));
                 for (int64_t j = 0; j < s[0] * s[1]; j++) {
                     int expected = j / s[1] == s[0] - 1, found = isnan(y[j]) != 0;
-                    if (found != expected) FAIL("%s, case %d: element %lld is %g", gt_dtype_name(dtypes[d]), (int)i, (long long)j, (double)y[j]);
+                    if (found != expected)
+                        FAIL("%s, case %d: element %lld is %g", gt_dtype_name(dtypes[d]), (int)i, (long long)j, (double)y[j]);
                 }
                 free(y);
             }

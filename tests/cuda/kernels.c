@@ -96,10 +96,10 @@ static gt_optimizer_options rule(gt_optimizer_kind kind, double weight_decay) {
     return options;
 }
 
-#define UPDATE_TEST(name, kind, decay, count)                                                                                      \
-    TEST_CUDA_ONLY(parity, name) {                                                                                                 \
-        const gt_optimizer_options options = rule(kind, decay);                                                                    \
-        check_updates(test_context(t), &options, count);                                                                           \
+#define UPDATE_TEST(name, kind, decay, count)                                                                                              \
+    TEST_CUDA_ONLY(parity, name) {                                                                                                         \
+        const gt_optimizer_options options = rule(kind, decay);                                                                            \
+        check_updates(test_context(t), &options, count);                                                                                   \
     }
 UPDATE_TEST(sgd_updates_a_few_tensors, GT_OPTIMIZER_SGD, 0, 11)
 UPDATE_TEST(sgd_updates_hundreds_of_tensors, GT_OPTIMIZER_SGD, 0.01, 300)
@@ -206,7 +206,8 @@ TEST_CUDA_ONLY(parity, norms_far_from_zero_keep_the_variance) {
         CHECK_OK(gt_scope_begin(ctx));
         gt_tensor *x = exact_numbers(ctx, GT_DTYPE_F32, 2, shapes[i], 3);
         gt_tensor *far = gt_add_scalar(x, 10000);
-        check_close("batch_norm", gt_batch_norm(far, NULL, NULL, NULL, NULL, 1, 0.1, 1e-5), gt_batch_norm(x, NULL, NULL, NULL, NULL, 1, 0.1, 1e-5), 5e-3, 0);
+        check_close("batch_norm", gt_batch_norm(far, NULL, NULL, NULL, NULL, 1, 0.1, 1e-5),
+                    gt_batch_norm(x, NULL, NULL, NULL, NULL, 1, 0.1, 1e-5), 5e-3, 0);
         check_close("layer_norm", gt_layer_norm(far, NULL, NULL, 1, 1e-5), gt_layer_norm(x, NULL, NULL, 1, 1e-5), 5e-3, 0);
         CHECK_OK(gt_scope_end(ctx));
     }
@@ -261,8 +262,9 @@ TEST_CUDA_ONLY(parity, cross_entropy_of_many_rows_counts_each_once) {
 
 TEST_CUDA_ONLY(parity, every_dtype_converts_to_every_other) {
     gt_context *ctx[2] = {test_context(t), cpu_context()};
-    static const double hard[] = {0, -0.0, 1, -1, 1.5, -1.5, 2.999, 254.9, 255, 256, -300, 65504, 1e5, 2147483520, 2147483648.0, -2147483648.0, -3e9, 4e9,
-                                  9.3e18, -9.3e18, 1e30, NAN, INFINITY, -INFINITY, 3e-6, 1e-8};
+    static const double hard[] = {0,      -0.0,    1,     -1,  1.5,        -1.5,         2.999,         254.9, 255,
+                                  256,    -300,    65504, 1e5, 2147483520, 2147483648.0, -2147483648.0, -3e9,  4e9,
+                                  9.3e18, -9.3e18, 1e30,  NAN, INFINITY,   -INFINITY,    3e-6,          1e-8};
     const int64_t count = (int64_t)(sizeof hard / sizeof *hard);
     for (gt_dtype from = 0; from < GT_DTYPE_COUNT; from++) {
         for (gt_dtype to = 0; to < GT_DTYPE_COUNT; to++) {
@@ -276,7 +278,8 @@ TEST_CUDA_ONLY(parity, every_dtype_converts_to_every_other) {
             }
             for (int64_t k = 0; k < count; k++)
                 if (!(values[0][k] == values[1][k] || (isnan(values[0][k]) && isnan(values[1][k]))))
-                    FAIL("%g as %s as %s is %.17g, should be %.17g", hard[k], gt_dtype_name(from), gt_dtype_name(to), values[0][k], values[1][k]);
+                    FAIL("%g as %s as %s is %.17g, should be %.17g", hard[k], gt_dtype_name(from), gt_dtype_name(to), values[0][k],
+                         values[1][k]);
         }
     }
     gt_context_destroy(ctx[1]);

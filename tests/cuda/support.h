@@ -59,8 +59,10 @@ static inline void check_close(const char *what, gt_tensor *got, gt_tensor *want
     for (int64_t i = 0; i < count && scaled; i++) largest = fmax(largest, fabs((double)b[i]));
     for (int64_t i = 0; i < count; i++) {
         double off = fabs((double)a[i] - b[i]) / fmax(largest, fabs((double)b[i]));
-        if (isnan(a[i]) != isnan(b[i])) off = INFINITY;
-        else if (isnan(a[i])) off = 0;
+        if (isnan(a[i]) != isnan(b[i]))
+            off = INFINITY;
+        else if (isnan(a[i]))
+            off = 0;
         if (off > worst) worst = off, place = i;
     }
     if (worst > tolerance)

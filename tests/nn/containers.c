@@ -24,19 +24,51 @@ TEST(unit, names_are_those_of_pytorch) {
     CHECK_OK(gt_nn_sequential_add(layer1, gt_nn_resnet_basic_block(ctx, 2, 2, 1)));
     CHECK_OK(gt_nn_sequential_add(layer1, gt_nn_resnet_bottleneck(ctx, 2, 1, 2)));
     CHECK_OK(gt_nn_sequential_add(net, gt_nn_linear(ctx, 4, 3, NULL)));
-    static const char *const want[] = {
-        "stem.0.weight", "stem.0.bias", "stem.1.weight", "stem.1.bias",
-        "layer1.0.conv1.weight", "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight", "layer1.0.bn2.weight", "layer1.0.bn2.bias",
-        "layer1.1.conv1.weight", "layer1.1.bn1.weight", "layer1.1.bn1.bias", "layer1.1.conv2.weight", "layer1.1.bn2.weight", "layer1.1.bn2.bias",
-        "layer1.1.conv3.weight", "layer1.1.bn3.weight", "layer1.1.bn3.bias", "layer1.1.downsample.0.weight", "layer1.1.downsample.1.weight",
-        "layer1.1.downsample.1.bias", "2.weight", "2.bias",
-        "stem.1.running_mean", "stem.1.running_var", "stem.1.num_batches_tracked",
-        "layer1.0.bn1.running_mean", "layer1.0.bn1.running_var", "layer1.0.bn1.num_batches_tracked",
-        "layer1.0.bn2.running_mean", "layer1.0.bn2.running_var", "layer1.0.bn2.num_batches_tracked",
-        "layer1.1.bn1.running_mean", "layer1.1.bn1.running_var", "layer1.1.bn1.num_batches_tracked",
-        "layer1.1.bn2.running_mean", "layer1.1.bn2.running_var", "layer1.1.bn2.num_batches_tracked",
-        "layer1.1.bn3.running_mean", "layer1.1.bn3.running_var", "layer1.1.bn3.num_batches_tracked",
-        "layer1.1.downsample.1.running_mean", "layer1.1.downsample.1.running_var", "layer1.1.downsample.1.num_batches_tracked"};
+    static const char *const want[] = {"stem.0.weight",
+                                       "stem.0.bias",
+                                       "stem.1.weight",
+                                       "stem.1.bias",
+                                       "layer1.0.conv1.weight",
+                                       "layer1.0.bn1.weight",
+                                       "layer1.0.bn1.bias",
+                                       "layer1.0.conv2.weight",
+                                       "layer1.0.bn2.weight",
+                                       "layer1.0.bn2.bias",
+                                       "layer1.1.conv1.weight",
+                                       "layer1.1.bn1.weight",
+                                       "layer1.1.bn1.bias",
+                                       "layer1.1.conv2.weight",
+                                       "layer1.1.bn2.weight",
+                                       "layer1.1.bn2.bias",
+                                       "layer1.1.conv3.weight",
+                                       "layer1.1.bn3.weight",
+                                       "layer1.1.bn3.bias",
+                                       "layer1.1.downsample.0.weight",
+                                       "layer1.1.downsample.1.weight",
+                                       "layer1.1.downsample.1.bias",
+                                       "2.weight",
+                                       "2.bias",
+                                       "stem.1.running_mean",
+                                       "stem.1.running_var",
+                                       "stem.1.num_batches_tracked",
+                                       "layer1.0.bn1.running_mean",
+                                       "layer1.0.bn1.running_var",
+                                       "layer1.0.bn1.num_batches_tracked",
+                                       "layer1.0.bn2.running_mean",
+                                       "layer1.0.bn2.running_var",
+                                       "layer1.0.bn2.num_batches_tracked",
+                                       "layer1.1.bn1.running_mean",
+                                       "layer1.1.bn1.running_var",
+                                       "layer1.1.bn1.num_batches_tracked",
+                                       "layer1.1.bn2.running_mean",
+                                       "layer1.1.bn2.running_var",
+                                       "layer1.1.bn2.num_batches_tracked",
+                                       "layer1.1.bn3.running_mean",
+                                       "layer1.1.bn3.running_var",
+                                       "layer1.1.bn3.num_batches_tracked",
+                                       "layer1.1.downsample.1.running_mean",
+                                       "layer1.1.downsample.1.running_var",
+                                       "layer1.1.downsample.1.num_batches_tracked"};
     check_names(net, want, (int32_t)(sizeof want / sizeof want[0]));
 
     gt_module *block = NULL, *bn = NULL;
@@ -268,13 +300,14 @@ TEST(unit, describe_prints_the_tree) {
     gt_module *net = gt_nn_sequential_from(ctx, layers, 4);
     CHECK(net != NULL);
     CHECK_OK(gt_module_set_trainable(layers[0], 0));
-    static const char want[] = "Sequential(\n"
-                               "  (0): Conv2d(1, 32, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False)  # 288 parameters, 1.1 KiB, frozen\n"
-                               "  (1): BatchNorm(32, eps=1e-05, momentum=0.1)  # 64 parameters, 256 bytes\n"
-                               "  (2): Dropout(p=0.25)\n"
-                               "  (3): Linear(in_features=784, out_features=512, bias=True)  # 401,920 parameters, 1.5 MiB\n"
-                               ")\n"
-                               "402,272 parameters in 5 tensors, 1.5 MiB; 3 buffers, 264 bytes\n";
+    static const char want[] =
+        "Sequential(\n"
+        "  (0): Conv2d(1, 32, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False)  # 288 parameters, 1.1 KiB, frozen\n"
+        "  (1): BatchNorm(32, eps=1e-05, momentum=0.1)  # 64 parameters, 256 bytes\n"
+        "  (2): Dropout(p=0.25)\n"
+        "  (3): Linear(in_features=784, out_features=512, bias=True)  # 401,920 parameters, 1.5 MiB\n"
+        ")\n"
+        "402,272 parameters in 5 tensors, 1.5 MiB; 3 buffers, 264 bytes\n";
     size_t needed = 0;
     CHECK_OK(gt_module_describe(net, NULL, 0, &needed));
     CHECK_EQ_INT(needed, sizeof want);
@@ -316,7 +349,8 @@ TEST(unit, modules_may_outlive_their_context) {
     gt_module *net = gt_nn_sequential(ctx);
     CHECK_OK(gt_nn_sequential_add(net, gt_nn_linear(ctx, 2, 2, NULL)));
     CHECK_OK(gt_nn_sequential_add(net, gt_nn_batch_norm(ctx, 2, NULL)));
-    gt_tensor *x = CHECK_TENSOR(gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, (const int64_t[]){0, 2})), *y = CHECK_TENSOR(gt_module_forward(net, x));
+    gt_tensor *x = CHECK_TENSOR(gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, (const int64_t[]){0, 2})),
+              *y = CHECK_TENSOR(gt_module_forward(net, x));
     gt_context_destroy(ctx);
     const char *name = NULL;
     CHECK(gt_module_context(net) == NULL);

@@ -15,11 +15,20 @@ static gt_tensor *twin_forward(void *user, gt_module *module, gt_tensor *const *
     self->forwards++;
     if (count != 2) return NULL;
     switch (self->misbehave) {
-    case 1: return NULL;
-    case 2: return gt_matmul(inputs[0], inputs[1]);
-    case 3: gt_scope_begin(ctx); gt_scope_begin(ctx); gt_no_grad_begin(ctx); break;
-    case 4: gt_scope_end(ctx); return inputs[0];
-    default: break;
+    case 1:
+        return NULL;
+    case 2:
+        return gt_matmul(inputs[0], inputs[1]);
+    case 3:
+        gt_scope_begin(ctx);
+        gt_scope_begin(ctx);
+        gt_no_grad_begin(ctx);
+        break;
+    case 4:
+        gt_scope_end(ctx);
+        return inputs[0];
+    default:
+        break;
     }
     return gt_add(gt_mul(self->scale, gt_module_forward(self->left, inputs[0])), inputs[1]);
 }
@@ -62,7 +71,8 @@ TEST_DEVICES(unit, custom_module_computes_and_is_destroyed_once) {
     CHECK_EQ_STR(name, "seen");
     CHECK_EQ_INT(gt_tensor_requires_grad(self.scale), 1);
     CHECK_OK(gt_scope_begin(ctx));
-    gt_tensor *in[2] = {pattern(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3}), gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3})};
+    gt_tensor *in[2] = {pattern(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3}),
+                        gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3})};
     gt_tensor *y = CHECK_TENSOR(gt_module_forward_many(m, in, 2));
     gt_tensor *want = gt_mul_scalar(gt_linear(in[0], named(m, "left.weight"), named(m, "left.bias")), 2);
     CHECK_NEAR(item(gt_max(gt_abs(gt_sub(y, want)), NULL, 0, 0)), 0, 1e-6);
@@ -79,7 +89,8 @@ TEST(unit, custom_module_that_misbehaves_is_an_error) {
     twin self = {0};
     gt_module *m = twin_new(ctx, &self);
     CHECK_OK(gt_scope_begin(ctx));
-    gt_tensor *in[2] = {pattern(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3}), gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3})};
+    gt_tensor *in[2] = {pattern(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3}),
+                        gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, (const int64_t[]){2, 3})};
     uint64_t before = bytes_in_use(ctx, -1);
     gt_clear_error();
     self.misbehave = 1;

@@ -39,8 +39,9 @@ static void check_normal(gt_tensor *tensor, double mean, double deviation) {
 
 TEST_DEVICES(unit, default_initialisations_are_those_of_pytorch) {
     gt_context *ctx = exact_context(t);
-    gt_module *linear = gt_nn_linear(ctx, 400, 300, NULL), *conv = gt_nn_conv2d(ctx, 64, 128, 3, NULL), *embedding = gt_nn_embedding(ctx, 500, 100),
-              *norm = gt_nn_batch_norm(ctx, 10, NULL), *wide = gt_nn_linear(ctx, 16, 20000, NULL);
+    gt_module *linear = gt_nn_linear(ctx, 400, 300, NULL), *conv = gt_nn_conv2d(ctx, 64, 128, 3, NULL),
+              *embedding = gt_nn_embedding(ctx, 500, 100), *norm = gt_nn_batch_norm(ctx, 10, NULL),
+              *wide = gt_nn_linear(ctx, 16, 20000, NULL);
     CHECK(linear && conv && embedding && norm && wide);
     check_uniform(named(linear, "weight"), 1 / sqrt(400));
     check_uniform(named(wide, "bias"), 0.25);
@@ -94,7 +95,8 @@ TEST_DEVICES(unit, explicit_initialisations_have_their_moments) {
 TEST(unit, initialisations_refuse_what_has_no_meaning) {
     gt_context *ctx = exact_context(t);
     CHECK_OK(gt_scope_begin(ctx));
-    gt_tensor *vector = gt_tensor_zeros(ctx, GT_DTYPE_F32, 1, (const int64_t[]){4}), *integers = gt_tensor_zeros(ctx, GT_DTYPE_I64, 2, (const int64_t[]){2, 2});
+    gt_tensor *vector = gt_tensor_zeros(ctx, GT_DTYPE_F32, 1, (const int64_t[]){4}),
+              *integers = gt_tensor_zeros(ctx, GT_DTYPE_I64, 2, (const int64_t[]){2, 2});
     CHECK_STATUS(gt_nn_init_xavier_uniform(vector, 1), GT_BAD_SHAPE);
     CHECK_ERROR_HAS("[4]");
     CHECK_STATUS(gt_nn_init_kaiming_normal(integers, 0, GT_NN_FAN_IN), GT_BAD_DTYPE);

@@ -209,7 +209,8 @@ TEST_DEVICES(unit, batch_norm_without_affine_or_running_statistics) {
     CHECK_OK(gt_scope_begin(ctx));
     const float values[4] = {1, 2, 3, 4};
     const double want[4] = {-1.341635, -0.447212, 0.447212, 1.341635};
-    CHECK_VALUES(gt_module_forward(m, gt_tensor_from_data(ctx, GT_DTYPE_F32, 2, (const int64_t[]){4, 1}, values, sizeof values)), want, 1e-6);
+    CHECK_VALUES(gt_module_forward(m, gt_tensor_from_data(ctx, GT_DTYPE_F32, 2, (const int64_t[]){4, 1}, values, sizeof values)), want,
+                 1e-6);
     CHECK_OK(gt_scope_end(ctx));
     gt_module_destroy(m);
 }

@@ -45,8 +45,8 @@ static gt_status backward_bowl(gt_tensor *w) {
     gt_context *ctx = gt_tensor_context(w);
     int is_f64 = gt_tensor_dtype(w) == GT_DTYPE_F64;
     CHECK_OK(gt_scope_begin(ctx));
-    gt_tensor *a = gt_tensor_from_data(ctx, is_f64 ? GT_DTYPE_F64 : GT_DTYPE_F32, 1, (const int64_t[]){4}, is_f64 ? (const void *)slopes : singles,
-                                       is_f64 ? sizeof slopes : sizeof singles);
+    gt_tensor *a = gt_tensor_from_data(ctx, is_f64 ? GT_DTYPE_F64 : GT_DTYPE_F32, 1, (const int64_t[]){4},
+                                       is_f64 ? (const void *)slopes : singles, is_f64 ? sizeof slopes : sizeof singles);
     gt_tensor *half = gt_cast(a, gt_tensor_dtype(w));
     gt_status status = gt_backward(gt_mul_scalar(gt_sum(gt_mul(half, gt_square(w)), NULL, 0, 0), 0.5));
     CHECK_OK(gt_scope_end(ctx));

@@ -122,7 +122,7 @@ TEST_DEVICES(unit, a_failed_backward_leaves_no_gradients_and_nothing_pending) {
     gt_context *ctx = test_context(t);
     CHECK_OK(gt_scope_begin(ctx));
     gt_tensor *a = leaf(ctx, 2), *b = leaf(ctx, 3);
-    gt_tensor *early = CHECK_TENSOR(gt_mul(a, b));       /* saves a and b */
+    gt_tensor *early = CHECK_TENSOR(gt_mul(a, b)); /* saves a and b */
     gt_tensor *loss = CHECK_TENSOR(gt_add(gt_square(b), early));
     CHECK_OK(gt_tensor_fill(a, 5));
     CHECK_STATUS(gt_backward(loss), GT_SAVED_MODIFIED);
@@ -161,10 +161,10 @@ TEST_DEVICES(contract, C4_views_changed_in_place_give_the_right_gradient) {
     gt_tensor *s = CHECK_TENSOR(gt_tensor_from_data(ctx, GT_DTYPE_F32, 1, half, u, sizeof u));
     CHECK_OK(gt_tensor_set_requires_grad(w, 1));
     CHECK_OK(gt_tensor_set_requires_grad(s, 1));
-    gt_tensor *x = CHECK_TENSOR(gt_mul_scalar(w, 2));        /* 2 4 6 8 */
+    gt_tensor *x = CHECK_TENSOR(gt_mul_scalar(w, 2));          /* 2 4 6 8 */
     gt_tensor *before = CHECK_TENSOR(gt_slice(x, 0, 1, 4, 1)); /* a view made before the change sees it */
     gt_tensor *part = CHECK_TENSOR(gt_slice(x, 0, 1, 3, 1));
-    CHECK_OK(gt_tensor_copy(part, gt_mul_scalar(s, 3)));     /* x = 2 15 18 8 */
+    CHECK_OK(gt_tensor_copy(part, gt_mul_scalar(s, 3))); /* x = 2 15 18 8 */
     CHECK_OK(gt_tensor_read(x, out, sizeof out));
     CHECK_NEAR(out[1], 15, 0);
     CHECK_NEAR(out[3], 8, 0);

@@ -4,9 +4,9 @@
 #include <pthread.h>
 
 TEST(unit, status_names_cover_the_whole_list) {
-#define CHECK_NAME(name, value, text)                          \
-    CHECK_EQ_STR(gt_status_name(GT_##name), "GT_" #name);      \
-    CHECK_EQ_STR(gt_status_text(GT_##name), text);             \
+#define CHECK_NAME(name, value, text)                                                                                                      \
+    CHECK_EQ_STR(gt_status_name(GT_##name), "GT_" #name);                                                                                  \
+    CHECK_EQ_STR(gt_status_text(GT_##name), text);                                                                                         \
     CHECK_EQ_INT(GT_##name, value);
     GT_STATUS_LIST(CHECK_NAME)
     CHECK_EQ_STR(gt_status_name(-1), "GT_UNKNOWN");

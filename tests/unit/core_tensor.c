@@ -77,7 +77,8 @@ TEST_DEVICES(unit, scalars_and_empty_tensors_are_valid) {
 
 TEST_DEVICES(contract, M5_sizes_never_wrap) {
     gt_context *ctx = test_context(t);
-    const int64_t a[1] = {((int64_t)1 << 62) + 2}, b[4] = {2, 2, 1, (int64_t)1 << 61}, c[1] = {-1}, d[3] = {0, (int64_t)1 << 40, (int64_t)1 << 40};
+    const int64_t a[1] = {((int64_t)1 << 62) + 2}, b[4] = {2, 2, 1, (int64_t)1 << 61}, c[1] = {-1},
+                  d[3] = {0, (int64_t)1 << 40, (int64_t)1 << 40};
     const int64_t good[2] = {0, 3};
     gt_memory_stats before, after;
     CHECK_OK(gt_memory_stats_init(&before, sizeof before));
