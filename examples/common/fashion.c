@@ -45,7 +45,7 @@ static gt_status open_part(const args *a, gt_context *ctx, const char *images, c
     if (status == GT_OK) status = gt_transform_normalize(transform, &mean, &deviation, 1);
     if (status == GT_OK) status = gt_loader_options_init(&options, sizeof options);
     if (status == GT_OK) {
-        options.batch_size = training ? a->batch : 500;
+        options.batch_size = a->batch;
         options.shuffle = training;
         options.seed = a->seed;
         options.transform = transform;

@@ -47,12 +47,17 @@ static void *find_module(gt__text *tried) {
     char path[PATH_BYTES];
     bool beside = own_folder(path, sizeof path - sizeof "/" MODULE);
     if (beside) {
+        size_t folder = strlen(path);
         strcat(path, "/" MODULE);
         /* If it is there, what keeps it from loading is the answer. */
         if (access(path, F_OK) == 0) return open_module(path, tried);
-        (void)gt__text_add(tried, "%s: no such file", path);
+        path[folder] = '\0';
     }
-    return open_module(MODULE, tried);
+    void *module = open_module(MODULE, tried);
+    if (module || !beside || !strstr(tried->data ? tried->data : "", MODULE ": ")) return module;
+    gt__text_free(tried); /* the module itself is missing, not a library that it needs */
+    (void)gt__text_add(tried, "there is no " MODULE " in %s or on the library path (built without CUDA?)", path);
+    return NULL;
 }
 
 static gt_status load(const gt__backend **backend) {
