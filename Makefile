@@ -27,8 +27,10 @@ demo: build
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS)
 
+# A training step beside PyTorch's, if python3 has it, and what an op call costs.
 bench: build
-	@for b in $(BUILD)/bench/*; do if [ -f "$$b" ] && [ -x "$$b" ]; then echo "$$b"; "$$b" || exit 1; fi; done
+	python3 bench/compare.py $(if $(HAS_GPU),cuda,cpu) --build $(BUILD)
+	$(BUILD)/bench/host_cost
 
 # Installs what is missing, once.
 setup:

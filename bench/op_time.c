@@ -45,7 +45,11 @@ typedef struct bench {
     gt_tensor *(*call)(const inputs *in);
 } bench;
 
-static const bench benches[] = {{"relu", call_relu}, {"batch_norm", call_batch_norm}, {"max_pool2d", call_max_pool}, {"avg_pool2d", call_avg_pool}, {"global_avg_pool", call_global_pool}};
+static const bench benches[] = {{"relu", call_relu},
+                                {"batch_norm", call_batch_norm},
+                                {"max_pool2d", call_max_pool},
+                                {"avg_pool2d", call_avg_pool},
+                                {"global_avg_pool", call_global_pool}};
 
 static int run(gt_context *ctx, const bench *b, inputs *in) {
     double forward = 1e9, backward = 1e9;

@@ -8,7 +8,7 @@
 #   --build DIR      build folder (default build/gpu)
 #   --no-build       use what is in the build folder
 #   --sanitize LIST  compute-sanitizer tools, comma separated (default memcheck; "none" for none)
-#   --bench LIST     of eager, host, curve, cnn (default eager,host); eager and curve compare with PyTorch where python3 has it.
+#   --bench LIST     of eager, host, curve, cnn, ops (default eager,host); eager, curve and ops compare with PyTorch where python3 has it.
 #                    GTRAIN_DATA names the folder of Fashion-MNIST
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -125,6 +125,20 @@ if wants curve; then
 fi
 if wants host; then
     { echo; echo "## Host cost of an op call"; echo; echo '```'; "$build/bench/host_cost" --device cuda 2>&1; echo '```'; } >>"$work/summary"
+fi
+if wants ops; then
+    {
+        echo
+        echo "## Pooling, batch norm and relu, beside PyTorch and cuDNN"
+        echo
+        echo '```'
+        for dtype in f32 f16; do
+            "$build/bench/op_time" cuda $dtype
+            python3 -c 'import torch' 2>/dev/null && python3 bench/peers/torch_ops.py cuda $dtype
+        done
+        "$build/bench/cudnn_ops"
+        echo '```'
+    } >>"$work/summary" 2>&1
 fi
 if wants cnn; then
     { echo; echo "## Fashion-MNIST, examples/cnn"; echo; echo '```'; "$build/examples/cnn" --device cuda --epochs 10 ${GTRAIN_DATA:+--data "$GTRAIN_DATA"} 2>&1 | tail -n 30; echo '```'; } >>"$work/summary"
