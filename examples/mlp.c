@@ -1,9 +1,18 @@
-/* Trains a network of three linear layers on Fashion-MNIST. */
+/* Trains a network of three linear layers on Fashion-MNIST with the training loop written out, one level below gt_trainer.
+ * examples/cnn.c leaves the same loop to gt_trainer. */
 #include "common/args.h"
 #include "common/fashion.h"
 #include "common/progress.h"
 
 #include <stdio.h>
+
+#define READ_EVERY 50 /* steps between two looks at the loss */
+
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        gt_status try_status = (call);                                                                                                     \
+        if (try_status != GT_OK) return try_status;                                                                                        \
+    } while (0)
 
 /* [N,1,28,28] to [N,10]. NULL if any layer could not be made; the error is kept. */
 static gt_module *make_net(gt_context *ctx) {
@@ -14,50 +23,191 @@ static gt_module *make_net(gt_context *ctx) {
     return gt_nn_sequential_from(ctx, layers, sizeof layers / sizeof layers[0]);
 }
 
-/* Fits the network, testing it after each epoch. */
-static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_loader *test, gt_fit_result *result) {
+/* The sums stay on the device. To see a number the host has to wait until a GPU has done all that was queued before it; a wait in each step
+ * would leave the GPU idle while the host prepares the next one. */
+typedef struct tally {
+    gt_tensor *loss;    /* f64: each batch's mean times its samples. NULL before the first batch */
+    gt_tensor *correct; /* i64 */
+    int64_t samples;    /* known on the host all along */
+} tally;
+
+static gt_status add_to(gt_tensor **sum, gt_tensor *value) {
+    gt_tensor *next = *sum ? gt_add(*sum, value) : value;
+    if (next == NULL) return gt_last_error()->status;
+    gt_tensor_retain(next); /* results belong to the step's scope; this one must outlive it */
+    gt_tensor_release(*sum);
+    *sum = next;
+    return GT_OK;
+}
+
+static gt_status tally_add(tally *t, gt_tensor *logits, gt_tensor *loss, gt_tensor *labels, int64_t samples) {
+    gt_tensor *mean = gt_cast(gt_tensor_detach(loss), GT_DTYPE_F64); /* detached: nobody wants the gradient of a sum over steps */
+    gt_tensor *hits = gt_equal(gt_argmax(logits, 1, 0), labels);
+    TRY(add_to(&t->loss, gt_mul_scalar(mean, (double)samples)));
+    TRY(add_to(&t->correct, gt_sum(hits, NULL, 0, 0)));
+    t->samples += samples;
+    return GT_OK;
+}
+
+/* Waits for the device. */
+static gt_status tally_read(const tally *t, gt_metrics *metrics) {
+    double loss, correct;
+    if (t->samples == 0) return GT_OK;
+    TRY(gt_tensor_item(t->loss, &loss));
+    TRY(gt_tensor_item(t->correct, &correct));
+    metrics->samples = t->samples;
+    metrics->correct = (int64_t)correct;
+    metrics->loss = loss / (double)t->samples;
+    metrics->accuracy = correct / (double)t->samples;
+    return GT_OK;
+}
+
+static void tally_clear(tally *t) {
+    gt_tensor_release(t->loss);
+    gt_tensor_release(t->correct);
+    *t = (tally){0};
+}
+
+typedef struct session {
+    gt_context *ctx;
+    gt_module *net;
+    gt_loader *training, *test;
+    gt_optimizer *optimizer;
+    gt_schedule schedule;  /* gives the learning rate of each step */
+    tally sums;            /* of this epoch's training, then of its test */
+    gt_train_progress now; /* what the progress line shows */
+    gt_fit_result *result; /* what the summary shows */
     progress shown;
-    progress_begin(&shown);
-    gt_schedule schedule;
-    gt_optimizer *optimizer = NULL;
-    gt_trainer *trainer = NULL;
-    gt_trainer_options options;
-    gt_status status = gt_trainer_options_init(&options, sizeof options);
-    if (status == GT_OK) status = args_optimizer(a, net, a->epochs * gt_loader_batches(training), &optimizer, &schedule);
-    if (status == GT_OK) {
-        options.optimizer = optimizer;
-        options.schedule = &schedule;
-        options.precision = a->precision;
-        options.on_step = progress_step;
-        options.on_epoch = progress_epoch;
-        options.callback_user = &shown;
-        status = gt_trainer_create(net, &options, &trainer);
+    double began; /* seconds on progress_clock */
+} session;
+
+/* One update, inside a scope. *count: the samples of the batch, 0 when the epoch is over. */
+static gt_status train_batch(session *s, int64_t *count) {
+    gt_tensor *x, *labels; /* f32 [count,1,28,28] and i64 [count], already on the device */
+    TRY(gt_loader_next(s->training, &x, &labels, count));
+    if (*count == 0) return GT_OK;
+
+    TRY(gt_schedule_rate(&s->schedule, s->now.total_steps, &s->now.learning_rate));
+    TRY(gt_optimizer_set_learning_rate(s->optimizer, s->now.learning_rate));
+    TRY(gt_optimizer_zero_grad(s->optimizer)); /* backward adds to the gradients that it finds */
+
+    /* Ops need no check one by one: one that fails gives NULL, ops on NULL give NULL, and gt_backward returns the first error's status. */
+    gt_tensor *logits = gt_module_forward(s->net, x);
+    gt_tensor *loss = gt_cross_entropy(logits, labels, NULL);
+    TRY(gt_backward(loss));
+    TRY(gt_optimizer_step(s->optimizer));
+    return tally_add(&s->sums, logits, loss, labels, *count);
+}
+
+/* Reads the loss, and with it the speed: before, a GPU may be steps behind the host. */
+static gt_status measure(session *s, double epoch_began) {
+    gt_train_progress *now = &s->now;
+    TRY(tally_read(&s->sums, &now->training));
+    double samples = (double)s->sums.samples;
+    double left = (double)gt_loader_samples(s->training) * (double)(now->epochs - now->epoch) - samples;
+    now->samples_per_second = samples / (progress_clock() - epoch_began);
+    now->seconds_left = left / now->samples_per_second;
+    return GT_OK;
+}
+
+static gt_status train_epoch(session *s) {
+    gt_train_progress *now = &s->now;
+    double began = progress_clock();
+    int64_t count = 1;
+    TRY(gt_module_set_training(s->net, 1));
+    TRY(gt_loader_start_epoch(s->training, now->epoch)); /* each epoch's number gives it an order of its own */
+    for (now->step = 0; !s->result->stopped;) {
+        TRY(gt_scope_begin(s->ctx));
+        gt_status status = train_batch(s, &count);
+        TRY(gt_scope_end(s->ctx)); /* frees the batch and all that was computed from it, after a failure too */
+        TRY(status);
+        if (count == 0) break;
+        now->step++;
+        s->result->steps = ++now->total_steps;
+        if (now->step % READ_EVERY == 0) TRY(measure(s, began));
+        now->seconds = progress_clock() - s->began;
+        s->result->stopped = progress_step(&s->shown, now); /* Ctrl-C */
     }
-    if (status == GT_OK) status = gt_trainer_fit(trainer, training, test, a->epochs, result);
-    gt_trainer_destroy(trainer);
-    gt_optimizer_destroy(optimizer);
-    return status;
+    TRY(measure(s, began));
+    s->result->training = now->training;
+    s->result->training_seconds += progress_clock() - began;
+    s->result->samples_per_second = (double)(now->epoch * gt_loader_samples(s->training) + s->sums.samples) / s->result->training_seconds;
+    return GT_OK;
+}
+
+/* Forward only, inside a scope. */
+static gt_status test_batch(session *s, int64_t *count) {
+    gt_tensor *x, *labels;
+    TRY(gt_loader_next(s->test, &x, &labels, count));
+    if (*count == 0) return GT_OK;
+    gt_tensor *logits = gt_module_forward(s->net, x);
+    return tally_add(&s->sums, logits, gt_cross_entropy(logits, labels, NULL), labels, *count);
+}
+
+static gt_status test_epoch(session *s) {
+    int64_t count = 1;
+    TRY(gt_module_set_training(s->net, 0)); /* for dropout and batch_norm; this network has neither, the next may */
+    TRY(gt_loader_start_epoch(s->test, 0));
+    while (count > 0) {
+        TRY(gt_scope_begin(s->ctx));
+        gt_status status = test_batch(s, &count);
+        TRY(gt_scope_end(s->ctx));
+        TRY(status);
+    }
+    return tally_read(&s->sums, &s->now.validation);
+}
+
+static gt_status train_and_test(session *s) {
+    gt_train_progress *now = &s->now;
+    for (; now->epoch < now->epochs && !s->result->stopped; now->epoch++) {
+        TRY(gt_metrics_init(&now->training, sizeof now->training));
+        TRY(gt_metrics_init(&now->validation, sizeof now->validation));
+        tally_clear(&s->sums);
+        TRY(train_epoch(s));
+        if (now->step < now->steps) break; /* stopped half-way */
+        tally_clear(&s->sums);
+        TRY(gt_no_grad_begin(s->ctx)); /* keeps nothing for a backward that will not come */
+        gt_status status = test_epoch(s);
+        TRY(gt_no_grad_end(s->ctx));
+        TRY(status);
+        s->result->validation = now->validation;
+        s->result->epochs++;
+        now->seconds = progress_clock() - s->began;
+        if (progress_epoch(&s->shown, now)) s->result->stopped = 1;
+    }
+    s->result->seconds = progress_clock() - s->began;
+    return GT_OK;
 }
 
 static int run(const args *a, gt_context *ctx) {
-    gt_loader *training, *test;
-    int code = fashion_open(a, ctx, &training, &test);
-    if (code != 0) return code;
-
-    gt_module *net = make_net(ctx);
     gt_fit_result result;
-    if (net == NULL || gt_fit_result_init(&result, sizeof result) != GT_OK) {
+    session s = {.ctx = ctx, .result = &result};
+    if (a->precision != GT_PRECISION_F32) {
+        fprintf(stderr, "%s: option precision is %d; this loop trains in f32 only\n", a->program, (int)a->precision);
+        return 1;
+    }
+    int code = fashion_open(a, ctx, &s.training, &s.test);
+    if (code != 0) return code;
+    s.net = make_net(ctx);
+    s.now.epochs = a->epochs;
+    s.now.steps = gt_loader_batches(s.training);
+    if (s.net == NULL || gt_fit_result_init(&result, sizeof result) != GT_OK ||
+        args_optimizer(a, s.net, a->epochs * s.now.steps, &s.optimizer, &s.schedule) != GT_OK) {
         code = args_fail(a, "making the network");
     } else {
-        progress_describe(ctx, net);
-        if (train(a, net, training, test, &result) != GT_OK)
+        progress_describe(ctx, s.net);
+        progress_begin(&s.shown);
+        s.began = progress_clock();
+        if (train_and_test(&s) != GT_OK)
             code = args_fail(a, "training");
         else if (progress_summary(a, ctx, "mlp", &result) != GT_OK)
             code = args_fail(a, "reading the memory statistics");
     }
-    gt_module_destroy(net);
-    gt_loader_destroy(training);
-    gt_loader_destroy(test);
+    tally_clear(&s.sums);
+    gt_optimizer_destroy(s.optimizer);
+    gt_module_destroy(s.net);
+    gt_loader_destroy(s.training);
+    gt_loader_destroy(s.test);
     return code;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
@@ -23,6 +24,12 @@ void progress_begin(progress *p) {
     action.sa_handler = on_interrupt;
     action.sa_flags = SA_RESETHAND; /* a second Ctrl-C ends the program at once */
     sigaction(SIGINT, &action, NULL);
+}
+
+double progress_clock(void) {
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static void print_numbers(const gt_train_progress *now) {

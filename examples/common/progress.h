@@ -11,7 +11,9 @@ typedef struct progress {
 
 /* Also makes Ctrl-C end the training in good order. */
 void progress_begin(progress *p);
-/* Callbacks for gt_trainer_options, with a progress as the user's pointer. */
+/* Seconds that only go forward, from some moment. */
+double progress_clock(void);
+/* Callbacks for gt_trainer_options, with a progress as the user's pointer. A loop without a trainer calls them itself. Not 0: stop. */
 int32_t progress_step(void *user, const gt_train_progress *now);
 int32_t progress_epoch(void *user, const gt_train_progress *now);
 
