@@ -87,7 +87,7 @@ GT_API gt_status gt_context_set_memory_limit(gt_context *ctx, uint64_t bytes);
 /* Random numbers: Philox4x32-10 (Salmon et al., SC'11), counter-based: the same seed gives the same stream on every device. */
 GT_API gt_status gt_random_seed(gt_context *ctx, uint64_t seed); /* and offset 0. @since 0.1 */
 /* Both outputs may be NULL. Setting them back continues the stream exactly. @since 0.1 */
-GT_API gt_status gt_random_state_get(const gt_context *ctx, uint64_t *seed, uint64_t *offset);
+GT_API gt_status gt_random_state_get(const gt_context *ctx, uint64_t *seed, uint64_t *offset); /* @since 0.1 */
 GT_API gt_status gt_random_state_set(gt_context *ctx, uint64_t seed, uint64_t offset);
 
 /* Scopes. Tensors made between begin and end belong to the scope and are released at its end; gt_tensor_retain keeps one beyond

@@ -61,7 +61,7 @@ GT_API gt_tensor *gt_tensor_full(gt_context *ctx, gt_dtype dtype, int32_t ndim, 
  * call returns. @since 0.1 */
 GT_API gt_tensor *gt_tensor_from_data(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, const void *data, size_t bytes);
 /* Uniform in [low, high); normal with mean and standard deviation. Floating-point dtypes. @since 0.1 */
-GT_API gt_tensor *gt_tensor_uniform(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double low, double high);
+GT_API gt_tensor *gt_tensor_uniform(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double low, double high); /* @since 0.1 */
 GT_API gt_tensor *gt_tensor_normal(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double mean, double std);
 /* start, start + step, … : `count` values. @since 0.1 */
 GT_API gt_tensor *gt_tensor_arange(gt_context *ctx, gt_dtype dtype, double start, double step, int64_t count);
