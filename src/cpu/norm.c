@@ -1,5 +1,6 @@
 /* Batch and layer normalisation. Both see a row-major matrix: batch norm one of [pixels, channels] with statistics a column, layer norm one of
- * [rows, width] with statistics a row. Statistics are computed in two passes, in f64. */
+ * [rows, width] with statistics a row. Statistics are computed in two passes, in f64, unless columns.c can do it. */
+#include "cpu/columns.h"
 #include "cpu/copy.h"
 #include "cpu/kernels.h"
 #include "cpu/target.h"
@@ -95,11 +96,6 @@ static void column_sums(gt__device *device, norm_job *job, int64_t parts) {
 
 /* --- batch norm -------------------------------------------------------------------------------------------------------------------------- */
 
-GT__CPU_CLONES static void scale_row_f32(int64_t n, float *y, const float *x, const double *mean, const double *scale,
-                                         const double *shift) {
-    for (int64_t i = 0; i < n; i++) y[i] = (float)(((double)x[i] - mean[i]) * scale[i] + shift[i]);
-}
-
 GT__CPU_CLONES static void scale_row(int64_t n, double *y, const double *x, const double *mean, const double *scale, const double *shift) {
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
 }
@@ -107,17 +103,11 @@ GT__CPU_CLONES static void scale_row(int64_t n, double *y, const double *x, cons
 static void batch_norm_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], result[GT__CHUNK];
-    bool direct = job->x->meta.dtype == GT_DTYPE_F32;
     for (int64_t row = begin; row < end; row++) {
         for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
             int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = row * job->width + c;
-            if (direct) {
-                scale_row_f32(n, (float *)gt__data(job->y) + at, (const float *)gt__data(job->x) + at, job->mean + c, job->scale + c,
-                              job->shift + c);
-            } else {
-                scale_row(n, result, read_f64(job->x, at, n, buffer), job->mean + c, job->scale + c, job->shift + c);
-                write_f64(job->y, at, n, result);
-            }
+            scale_row(n, result, read_f64(job->x, at, n, buffer), job->mean + c, job->scale + c, job->shift + c);
+            write_f64(job->y, at, n, result);
         }
     }
 }
@@ -126,11 +116,13 @@ static void batch_norm_range(void *argument, int64_t begin, int64_t end) {
 static void batch_statistics(gt__device *device, const gt__call *call, norm_job *job, int64_t parts, double *mean, double *rstd) {
     gt_tensor *running_mean = call->in[3], *running_var = call->in[4];
     double count = (double)job->rows, momentum = call->attr.norm.momentum;
-    column_sums(device, job, parts);
-    for (int64_t c = 0; c < job->width; c++) mean[c] = job->sums[c] / count;
     job->mean = mean;
-    job->centred = true;
-    column_sums(device, job, parts);
+    if (!gt__cpu_columns_moments(device, job->x, job->rows, job->width, job->epsilon, mean, job->sums)) {
+        column_sums(device, job, parts);
+        for (int64_t c = 0; c < job->width; c++) mean[c] = job->sums[c] / count;
+        job->centred = true;
+        column_sums(device, job, parts);
+    }
     for (int64_t c = 0; c < job->width; c++) {
         double variance = job->sums[c] / count;
         rstd[c] = 1.0 / sqrt(variance + job->epsilon);
@@ -169,17 +161,13 @@ GT__CPU_KERNEL(batch_norm) {
     job.mean = mean;
     job.scale = scale;
     job.shift = shift;
-    if (job.y) gt__cpu_for(device, job.rows, gt__cpu_grain(width * 2), batch_norm_range, &job);
+    if (job.y && !gt__cpu_columns_scale(device, x, job.y, job.rows, width, mean, scale, shift))
+        gt__cpu_for(device, job.rows, gt__cpu_grain(width * 2), batch_norm_range, &job);
     gt__free(room);
     return GT_OK;
 }
 
 /* dx = scale (dy - shift - (x - mean) dot), where in training shift is the mean of dy, and dot that of dy (x - mean), times rstd^2. */
-GT__CPU_CLONES static void gradient_row_f32(int64_t n, float *dx, const float *dy, const float *x, const double *mean, const double *scale,
-                                            const double *shift, const double *dot) {
-    for (int64_t i = 0; i < n; i++) dx[i] = (float)(scale[i] * ((double)dy[i] - shift[i] - ((double)x[i] - mean[i]) * dot[i]));
-}
-
 GT__CPU_CLONES static void gradient_row(int64_t n, double *dx, const double *dy, const double *x, const double *mean, const double *scale,
                                         const double *shift, const double *dot) {
     for (int64_t i = 0; i < n; i++) dx[i] = scale[i] * (dy[i] - shift[i] - (x[i] - mean[i]) * dot[i]);
@@ -188,18 +176,12 @@ GT__CPU_CLONES static void gradient_row(int64_t n, double *dx, const double *dy,
 static void batch_norm_backward_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], buffer2[GT__CHUNK], result[GT__CHUNK];
-    bool direct = job->x->meta.dtype == GT_DTYPE_F32;
     for (int64_t row = begin; row < end; row++) {
         for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
             int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = row * job->width + c;
-            if (direct) {
-                gradient_row_f32(n, (float *)gt__data(job->y) + at, (const float *)gt__data(job->dy) + at,
-                                 (const float *)gt__data(job->x) + at, job->mean + c, job->scale + c, job->shift + c, job->dot + c);
-            } else {
-                gradient_row(n, result, read_f64(job->dy, at, n, buffer), read_f64(job->x, at, n, buffer2), job->mean + c, job->scale + c,
-                             job->shift + c, job->dot + c);
-                write_f64(job->y, at, n, result);
-            }
+            gradient_row(n, result, read_f64(job->dy, at, n, buffer), read_f64(job->x, at, n, buffer2), job->mean + c, job->scale + c,
+                         job->shift + c, job->dot + c);
+            write_f64(job->y, at, n, result);
         }
     }
 }
@@ -218,7 +200,8 @@ GT__CPU_KERNEL(batch_norm_backward) {
     job.sums2 = job.sums + width * parts;
     for (int64_t c = 0; c < width; c++) mean[c] = get_or(mean_in, c, 0);
     job.mean = mean;
-    if (job.rows > 0) column_sums(device, &job, parts);
+    if (job.rows > 0 && !gt__cpu_columns_products(device, dy, x, job.rows, width, mean, job.sums, job.sums2))
+        column_sums(device, &job, parts);
     for (int64_t c = 0; c < width; c++) {
         double rstd = get_or(rstd_in, c, 0);
         put(call->out[1], c, job.sums2[c] * rstd);
@@ -232,7 +215,8 @@ GT__CPU_KERNEL(batch_norm_backward) {
     job.scale = scale;
     job.shift = shift;
     job.dot = dot;
-    if (job.y) gt__cpu_for(device, job.rows, gt__cpu_grain(width * 3), batch_norm_backward_range, &job);
+    if (job.y && !gt__cpu_columns_gradient(device, dy, x, job.y, job.rows, width, mean, scale, shift, job.dot))
+        gt__cpu_for(device, job.rows, gt__cpu_grain(width * 3), batch_norm_backward_range, &job);
     gt__free(room);
     return GT_OK;
 }

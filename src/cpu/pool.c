@@ -10,6 +10,8 @@ typedef struct pool_job {
     bool adaptive, count_include_pad;
     const gt_tensor *in, *index_in; /* x; or dy and the maxima's places */
     gt_tensor *out, *index_out;
+    const struct window *over; /* average's gradient: the results over each column, */
+    const float *shares[2];    /* and 1 / a window's height and width, of each row and column of results */
 } pool_job;
 
 static pool_job pool_job_for(const gt__call *call, const int64_t *x, const int64_t *y, bool adaptive) {
@@ -62,10 +64,13 @@ static window windows_over(const pool_job *job, int axis, int64_t at) {
     return w;
 }
 
+/* Along an axis, how many places a window's sum is divided by. */
+static int64_t window_length(const pool_job *job, int axis, window w) {
+    return !job->adaptive && job->count_include_pad ? job->kernel[axis] : w.last - w.first;
+}
+
 static double window_share(const pool_job *job, window rows, window columns) {
-    int64_t count = (rows.last - rows.first) * (columns.last - columns.first);
-    if (!job->adaptive && job->count_include_pad) count = job->kernel[0] * job->kernel[1];
-    return 1.0 / (double)count;
+    return 1.0 / (double)(window_length(job, 0, rows) * window_length(job, 1, columns));
 }
 
 /* --- runs of channels -------------------------------------------------------------------------------------------------------------------- */
@@ -217,6 +222,88 @@ static void add_pixel(const gt_tensor *from, int64_t at, int64_t n, double *sum,
     }
 }
 
+/* Up to this many terms are added in f32. */
+#define FEW 64
+
+typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* Sums over pixels of a window, each pixel's n channels together: *y = the sum, times share. */
+GT__CPU_CLONES static void average_f32(int64_t n, float *restrict y, const float *restrict x, int64_t rows, int64_t columns,
+                                       int64_t row_stride, int64_t column_stride, float share) {
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        lanes a = {0}, b = {0}, c = {0}, d = {0};
+        for (int64_t h = 0; h < rows; h++) {
+            for (int64_t w = 0; w < columns; w++) {
+                const lanes *from = (const lanes *)(x + h * row_stride + w * column_stride + i);
+                a += from[0];
+                b += from[1];
+                c += from[2];
+                d += from[3];
+            }
+        }
+        lanes *to = (lanes *)(y + i);
+        to[0] = a * share;
+        to[1] = b * share;
+        to[2] = c * share;
+        to[3] = d * share;
+    }
+    for (; i + 16 <= n; i += 16) {
+        lanes a = {0};
+        for (int64_t h = 0; h < rows; h++)
+            for (int64_t w = 0; w < columns; w++) a += *(const lanes *)(x + h * row_stride + w * column_stride + i);
+        *(lanes *)(y + i) = a * share;
+    }
+    for (; i < n; i++) {
+        float a = 0;
+        for (int64_t h = 0; h < rows; h++)
+            for (int64_t w = 0; w < columns; w++) a += x[h * row_stride + w * column_stride + i];
+        y[i] = a * share;
+    }
+}
+
+/* The same, each pixel times its row's and its column's share. */
+GT__CPU_CLONES static void gather_f32(int64_t n, float *restrict y, const float *restrict x, int64_t rows, int64_t columns,
+                                      int64_t row_stride, int64_t column_stride, const float *row_share, const float *column_share) {
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        lanes a = {0}, b = {0}, c = {0}, d = {0};
+        for (int64_t h = 0; h < rows; h++) {
+            for (int64_t w = 0; w < columns; w++) {
+                const lanes *from = (const lanes *)(x + h * row_stride + w * column_stride + i);
+                float share = row_share[h] * column_share[w];
+                a += from[0] * share;
+                b += from[1] * share;
+                c += from[2] * share;
+                d += from[3] * share;
+            }
+        }
+        lanes *to = (lanes *)(y + i);
+        to[0] = a;
+        to[1] = b;
+        to[2] = c;
+        to[3] = d;
+    }
+    for (; i + 16 <= n; i += 16) {
+        lanes a = {0};
+        for (int64_t h = 0; h < rows; h++)
+            for (int64_t w = 0; w < columns; w++)
+                a += *(const lanes *)(x + h * row_stride + w * column_stride + i) * (row_share[h] * column_share[w]);
+        *(lanes *)(y + i) = a;
+    }
+    for (; i < n; i++) {
+        float a = 0;
+        for (int64_t h = 0; h < rows; h++)
+            for (int64_t w = 0; w < columns; w++) a += x[h * row_stride + w * column_stride + i] * (row_share[h] * column_share[w]);
+        y[i] = a;
+    }
+}
+
+static bool few_f32(const pool_job *job, window rows, window columns) {
+    return job->in->meta.dtype == GT_DTYPE_F32 && job->out->meta.dtype == GT_DTYPE_F32 &&
+           (rows.last - rows.first) * (columns.last - columns.first) <= FEW;
+}
+
 static void average_forward_range(void *argument, int64_t begin, int64_t end) {
     const pool_job *job = argument;
     double sum[GT__CHUNK];
@@ -226,9 +313,16 @@ static void average_forward_range(void *argument, int64_t begin, int64_t end) {
         for (int64_t ow = 0; ow < job->y[1]; ow++) {
             window columns = window_of(job, 1, ow);
             double share = window_share(job, rows, columns);
+            if (few_f32(job, rows, columns)) {
+                int64_t from = ((image * job->x[0] + rows.first) * job->x[1] + columns.first) * job->channels;
+                average_f32(job->channels, (float *)gt__data(job->out) + (row * job->y[1] + ow) * job->channels,
+                            (const float *)gt__data(job->in) + from, rows.last - rows.first, columns.last - columns.first,
+                            job->x[1] * job->channels, job->channels, (float)share);
+                continue;
+            }
             for (int64_t c = 0; c < job->channels; c += GT__CHUNK) {
                 int64_t n = GT__MIN(job->channels - c, GT__CHUNK);
-                memset(sum, 0, sizeof sum);
+                memset(sum, 0, (size_t)n * sizeof *sum);
                 for (int64_t h = rows.first; h < rows.last; h++)
                     for (int64_t w = columns.first; w < columns.last; w++)
                         add_pixel(job->in, ((image * job->x[0] + h) * job->x[1] + w) * job->channels + c, n, sum, 1.0);
@@ -258,10 +352,17 @@ static void average_backward_range(void *argument, int64_t begin, int64_t end) {
         int64_t image = row / job->x[0];
         window rows = windows_over(job, 0, row % job->x[0]);
         for (int64_t w = 0; w < job->x[1]; w++) {
-            window columns = windows_over(job, 1, w);
+            window columns = job->over[w];
+            if (few_f32(job, rows, columns)) {
+                int64_t from = ((image * job->y[0] + rows.first) * job->y[1] + columns.first) * job->channels;
+                gather_f32(job->channels, (float *)gt__data(job->out) + (row * job->x[1] + w) * job->channels,
+                           (const float *)gt__data(job->in) + from, rows.last - rows.first, columns.last - columns.first,
+                           job->y[1] * job->channels, job->channels, job->shares[0] + rows.first, job->shares[1] + columns.first);
+                continue;
+            }
             for (int64_t c = 0; c < job->channels; c += GT__CHUNK) {
                 int64_t n = GT__MIN(job->channels - c, GT__CHUNK);
-                memset(sum, 0, sizeof sum);
+                memset(sum, 0, (size_t)n * sizeof *sum);
                 for (int64_t oh = rows.first; oh < rows.last; oh++)
                     for (int64_t ow = columns.first; ow < columns.last; ow++)
                         add_pixel(job->in, ((image * job->y[0] + oh) * job->y[1] + ow) * job->channels + c, n, sum,
@@ -276,8 +377,23 @@ static void average_backward_range(void *argument, int64_t begin, int64_t end) {
 static gt_status average_backward(gt__device *device, const gt__call *call, bool adaptive) {
     if (call->out[0]->meta.numel == 0) return GT_OK;
     pool_job job = pool_job_for(call, call->out[0]->meta.shape, call->in[0]->meta.shape, adaptive);
-    gt__cpu_for(device, job.images * job.x[0], gt__cpu_grain(job.x[1] * job.channels * 4), average_backward_range, &job);
-    return GT_OK;
+    window *over = gt__calloc((size_t)job.x[1], sizeof *over);
+    float *shares = gt__calloc((size_t)(job.y[0] + job.y[1]) + 1, sizeof *shares);
+    gt_status status = over && shares ? GT_OK : GT_OUT_OF_HOST_MEMORY;
+    if (status == GT_OK) {
+        for (int64_t w = 0; w < job.x[1]; w++) over[w] = windows_over(&job, 1, w);
+        job.over = over;
+        job.shares[0] = shares;
+        job.shares[1] = shares + job.y[0];
+        for (int axis = 0; axis < 2; axis++) {
+            float *to = shares + axis * job.y[0];
+            for (int64_t o = 0; o < job.y[axis]; o++) to[o] = 1.0f / (float)window_length(&job, axis, window_of(&job, axis, o));
+        }
+        gt__cpu_for(device, job.images * job.x[0], gt__cpu_grain(job.x[1] * job.channels * 4), average_backward_range, &job);
+    }
+    gt__free(over);
+    gt__free(shares);
+    return status;
 }
 
 GT__CPU_KERNEL(avg_pool2d_backward) { return average_backward(device, call, false); }

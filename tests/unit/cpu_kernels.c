@@ -22,6 +22,101 @@ TEST(unit, large_sums_are_exact_enough) {
     CHECK_OK(gt_scope_end(ctx));
 }
 
+/* Means far from 0, a first row far from the others, columns that do not change, and squares beyond f32, in one matrix; against f64. */
+TEST(unit, batch_norm_statistics_are_safe) {
+    enum { ROWS = 5003, COLUMNS = 5 };
+    gt_context *ctx = test_context(t);
+    CHECK_OK(gt_scope_begin(ctx));
+    const int64_t shape[2] = {ROWS, COLUMNS}, columns[1] = {COLUMNS};
+    static float x[ROWS * COLUMNS], y[ROWS * COLUMNS], dx[ROWS * COLUMNS];
+    for (int variant = 0; variant < 2; variant++) { /* the second has a column that f32 cannot square */
+        uint32_t state = 1;
+        for (int i = 0; i < ROWS; i++) {
+            for (int c = 0; c < COLUMNS; c++) {
+                state = state * 1664525u + 1013904223u;
+                x[i * COLUMNS + c] = (float)(state >> 8) / 16777216.0f * 3.4641016f - 1.7320508f; /* variance 1 */
+            }
+            x[i * COLUMNS + 1] += 1e4f;
+            x[i * COLUMNS + 2] += i < 16 ? 1e4f : 0; /* all that the first block is sampled by */
+            x[i * COLUMNS + 3] = 0.1f;
+            x[i * COLUMNS + 4] *= variant ? 1e25f : 1e-3f;
+        }
+        gt_tensor *input = CHECK_TENSOR(gt_tensor_from_data(ctx, GT_DTYPE_F32, 2, shape, x, sizeof x));
+        gt_tensor *mean = CHECK_TENSOR(gt_tensor_zeros(ctx, GT_DTYPE_F32, 1, columns)),
+                  *var = CHECK_TENSOR(gt_tensor_zeros(ctx, GT_DTYPE_F32, 1, columns));
+        CHECK_OK(gt_tensor_set_requires_grad(input, 1));
+        gt_tensor *output = CHECK_TENSOR(gt_batch_norm(input, NULL, NULL, mean, var, 1, 1, 1e-5));
+        CHECK_OK(gt_tensor_read(output, y, sizeof y));
+        gt_tensor *loss = CHECK_TENSOR(gt_sum(CHECK_TENSOR(gt_square(CHECK_TENSOR(gt_square(output)))), NULL, 0, 0));
+        CHECK_OK(gt_backward(loss));
+        CHECK_OK(gt_tensor_read(gt_tensor_grad(input), dx, sizeof dx));
+        float got_mean[COLUMNS], got_var[COLUMNS];
+        CHECK_OK(gt_tensor_read(mean, got_mean, sizeof got_mean));
+        CHECK_OK(gt_tensor_read(var, got_var, sizeof got_var));
+        for (int c = 0; c < COLUMNS; c++) {
+            double m = 0, v = 0, sum = 0, product = 0;
+            for (int i = 0; i < ROWS; i++) m += (double)x[i * COLUMNS + c] / ROWS;
+            for (int i = 0; i < ROWS; i++) v += ((double)x[i * COLUMNS + c] - m) * ((double)x[i * COLUMNS + c] - m);
+            double rstd = 1 / sqrt(v / ROWS + 1e-5);
+            CHECK_NEAR(got_mean[c] * rstd, m * rstd, 1e-6 + fabs(m * rstd) * 1e-7);
+            if (variant == 0 || c < 4) CHECK_NEAR(got_var[c], v / (ROWS - 1), 1e-12 + v / ROWS * 2e-6);
+            for (int i = 0; i < ROWS; i++) {
+                double normal = ((double)x[i * COLUMNS + c] - m) * rstd, dy = 4 * normal * normal * normal;
+                CHECK_NEAR(y[i * COLUMNS + c], normal, 1e-5 + fabs(normal) * 1e-5);
+                sum += dy / ROWS;
+                product += dy * normal / ROWS;
+            }
+            for (int i = 0; i < ROWS; i++) {
+                double normal = ((double)x[i * COLUMNS + c] - m) * rstd, dy = 4 * normal * normal * normal;
+                double scale = fabs(dy) + fabs(sum) + fabs(normal * product) + 1;
+                double rounded = fabs(m) * rstd * 6e-8; /* the mean is kept for the gradient in f32 */
+                CHECK_NEAR(dx[i * COLUMNS + c] / rstd, dy - sum - normal * product, 2e-5 * scale + rounded * (fabs(product) + scale));
+            }
+        }
+    }
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+/* The f32 loops against the f64 ones, in numbers of channels that end in every kind of tail: y, and the gradient that y itself sends back. */
+TEST(unit, f32_norms_and_average_pools_agree_with_f64) {
+    enum { IMAGES = 3, HEIGHT = 9, WIDTH = 7, PIXELS = IMAGES * HEIGHT * WIDTH, MOST = 275 };
+    static const int64_t channels[] = {3, 83, MOST};
+    static double x[PIXELS * MOST], y[2][PIXELS * MOST], dx[2][PIXELS * MOST];
+    gt_context *ctx = test_context(t);
+    for (int which = 0; which < 3 * 4; which++) {
+        CHECK_OK(gt_scope_begin(ctx));
+        int64_t n = channels[which / 4], count = 0, op = which % 4;
+        const int64_t shape[4] = {IMAGES, n, HEIGHT, WIDTH};
+        uint32_t state = 1;
+        for (int64_t i = 0; i < PIXELS * n; i++) {
+            state = state * 1664525u + 1013904223u;
+            x[i] = (double)(state >> 8) / 16777216.0 - 0.25;
+        }
+        for (int wide = 0; wide < 2; wide++) {
+            gt_tensor *input = CHECK_TENSOR(gt_tensor_from_data(ctx, GT_DTYPE_F64, 4, shape, x, (size_t)(PIXELS * n) * sizeof *x));
+            input = CHECK_TENSOR(gt_tensor_detach(gt_channels_last(gt_cast(input, wide ? GT_DTYPE_F64 : GT_DTYPE_F32))));
+            CHECK_OK(gt_tensor_set_requires_grad(input, 1));
+            gt_pool2d_options options;
+            CHECK_OK(gt_pool2d_options_init(&options, sizeof options));
+            options.kernel[0] = options.kernel[1] = 3;
+            options.stride[0] = options.stride[1] = 2;
+            options.padding[0] = options.padding[1] = 1;
+            options.count_include_pad = op == 1;
+            gt_tensor *output = CHECK_TENSOR(op < 2    ? gt_avg_pool2d(input, &options)
+                                             : op == 2 ? gt_adaptive_avg_pool2d(input, 4, 3)
+                                                       : gt_batch_norm(input, NULL, NULL, NULL, NULL, 1, 0.1, 1e-5));
+            count = gt_tensor_numel(output);
+            CHECK_OK(gt_backward(CHECK_TENSOR(gt_sum(CHECK_TENSOR(gt_square(CHECK_TENSOR(gt_add_scalar(output, 1)))), NULL, 0, 0))));
+            CHECK_OK(gt_tensor_read(CHECK_TENSOR(gt_cast(output, GT_DTYPE_F64)), y[wide], (size_t)count * sizeof **y));
+            CHECK_OK(
+                gt_tensor_read(CHECK_TENSOR(gt_cast(gt_tensor_grad(input), GT_DTYPE_F64)), dx[wide], (size_t)(PIXELS * n) * sizeof **dx));
+        }
+        for (int64_t i = 0; i < count; i++) CHECK_NEAR(y[0][i], y[1][i], 2e-6);
+        for (int64_t i = 0; i < PIXELS * n; i++) CHECK_NEAR(dx[0][i], dx[1][i], 1e-5);
+        CHECK_OK(gt_scope_end(ctx));
+    }
+}
+
 TEST(contract, A4_half_sums_accumulate_in_f32) {
     gt_context *ctx = test_context(t);
     CHECK_OK(gt_scope_begin(ctx));
