@@ -32,7 +32,6 @@ struct gt_tensor {
     uint8_t output;        /* which output of `node` */
     uint8_t requires_grad;
     uint8_t grad_valid; /* the gradient buffer holds a gradient of this window */
-    uint8_t is_parameter;
     gt_tensor *live_next, *live_prev; /* all handles of the context */
 };
 

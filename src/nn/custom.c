@@ -89,7 +89,6 @@ gt_status gt_module_add_parameter(gt_module *module, const char *name, gt_tensor
                module->kind_name, module->path, name, gt_dtype_name(tensor->meta.dtype));
     GT_TRY(gt__module_slot_add(module, name, keep_f32 ? GT__SLOT_KEEP_F32 : 0, gt_tensor_retain(tensor)));
     tensor->requires_grad = 1;
-    tensor->is_parameter = 1;
     gt__tensor_set_category(tensor, GT_MEMORY_PARAMETER);
     return GT_OK;
 }

@@ -84,10 +84,7 @@ gt_status gt__module_tensor_new(gt_module *m, const char *name, uint32_t flags, 
     if (flags & GT__SLOT_CHANNELS_LAST) gt__meta_set_channels_last(&meta);
     gt_tensor *tensor = gt__tensor_new_for(m->ctx, &meta, GT_MEMORY_PARAMETER, "parameter");
     if (tensor == NULL) return gt_last_error()->status;
-    if (!(flags & GT__SLOT_BUFFER)) {
-        tensor->requires_grad = 1;
-        tensor->is_parameter = 1;
-    }
+    if (!(flags & GT__SLOT_BUFFER)) tensor->requires_grad = 1;
     return gt__module_slot_add(m, name, flags, tensor);
 }
 
