@@ -1,6 +1,6 @@
 /* The loss curve of the CNN on Fashion-MNIST, to lay beside PyTorch's from the same initial weights (bench/peers/torch_curve.py).
  *
- *     loss_curve DEVICE DATA_FOLDER EPOCHS WEIGHTS_FILE
+ *     loss_curve DEVICE DATA_FOLDER EPOCHS WEIGHTS_FILE [f32|f16|bf16]
  *
  * Writes the initial weights to WEIGHTS_FILE (f32, in the order of the parameters, row-major), then trains in the files' order, batch 64, SGD 0.01
  * with momentum 0.9, and prints the mean loss of every 100 steps and the test accuracy after each epoch, one number a line after its name. */
@@ -61,10 +61,12 @@ static gt_status dump(gt_module *net, const char *path) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) {
-        fprintf(stderr, "usage: loss_curve cpu|cuda DATA_FOLDER EPOCHS WEIGHTS_FILE\n");
+    if (argc != 5 && argc != 6) {
+        fprintf(stderr, "usage: loss_curve cpu|cuda DATA_FOLDER EPOCHS WEIGHTS_FILE [f32|f16|bf16]\n");
         return 2;
     }
+    const char *precision = argc == 6 ? argv[5] : "f32";
+    const gt_dtype half = strcmp(precision, "f16") == 0 ? GT_DTYPE_F16 : strcmp(precision, "bf16") == 0 ? GT_DTYPE_BF16 : GT_DTYPE_F32;
     gt_context_options co;
     gt_context *ctx;
     TRY(gt_context_options_init(&co, sizeof co));
@@ -82,6 +84,8 @@ int main(int argc, char **argv) {
     oo.learning_rate = 0.01;
     oo.momentum = 0.9;
     TRY(gt_optimizer_create_for(&oo, net, &optimizer));
+    gt_scaler *scaler = NULL;
+    if (half == GT_DTYPE_F16) TRY(gt_scaler_create(ctx, NULL, &scaler));
     gt_loader *train, *test;
     TRY(open_loader(ctx, argv[2], "train", &train));
     TRY(open_loader(ctx, argv[2], "t10k", &test));
@@ -95,10 +99,13 @@ int main(int argc, char **argv) {
             TRY(gt_scope_begin(ctx));
             TRY(gt_loader_next(train, &x, &y, &count));
             if (count > 0) {
+                if (half != GT_DTYPE_F32) TRY(gt_autocast_begin(ctx, half));
                 gt_tensor *l = gt_cross_entropy(gt_module_forward(net, x), y, NULL);
+                if (half != GT_DTYPE_F32) TRY(gt_autocast_end(ctx));
                 TRY(gt_optimizer_zero_grad(optimizer));
-                TRY(gt_backward(l));
-                TRY(gt_optimizer_step(optimizer));
+                TRY(gt_backward(scaler ? gt_scaler_scale(scaler, l) : l));
+                TRY(scaler ? gt_scaler_step(scaler, optimizer) : gt_optimizer_step(optimizer));
+                if (scaler) TRY(gt_scaler_update(scaler));
                 TRY(gt_tensor_item(l, &loss));
                 sum += loss;
             }
@@ -132,6 +139,7 @@ int main(int argc, char **argv) {
     }
     gt_loader_destroy(train);
     gt_loader_destroy(test);
+    gt_scaler_destroy(scaler);
     gt_optimizer_destroy(optimizer);
     gt_module_destroy(net);
     gt_context_destroy(ctx);

@@ -11,7 +11,8 @@ set(gtrain_public_includes
 # Compiled once, position independent, for both libraries.
 add_library(gtrain_objects OBJECT)
 set_target_properties(gtrain_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
-target_include_directories(gtrain_objects PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(gtrain_objects PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/gtrain_embedded) # see EmbedFile.cmake
 target_link_libraries(gtrain_objects PRIVATE gtrain_flags Threads::Threads)
 
 # What libgtrain needs at link time: the path here, the plain name for whoever links an installed libgtrain.a.

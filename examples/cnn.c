@@ -23,6 +23,12 @@ static gt_module *make_net(gt_context *ctx) {
     return gt_nn_sequential_from(ctx, layers, sizeof layers / sizeof layers[0]);
 }
 
+/* Of the whole run: each epoch's last one may have fewer batches. */
+static int64_t updates(const args *a, const gt_loader *training) {
+    int64_t window = a->accumulation > 0 ? a->accumulation : 1;
+    return a->epochs * ((gt_loader_batches(training) + window - 1) / window);
+}
+
 /* Fits the network, testing it after each epoch. */
 static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_loader *test, gt_fit_result *result) {
     progress shown;
@@ -32,11 +38,13 @@ static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_lo
     gt_trainer *trainer = NULL;
     gt_trainer_options options;
     gt_status status = gt_trainer_options_init(&options, sizeof options);
-    if (status == GT_OK) status = args_optimizer(a, net, a->epochs * gt_loader_batches(training), &optimizer, &schedule);
+    if (status == GT_OK) status = args_optimizer(a, net, updates(a, training), &optimizer, &schedule);
     if (status == GT_OK) {
         options.optimizer = optimizer;
         options.schedule = &schedule;
         options.precision = a->precision;
+        options.accumulation = (int32_t)(a->accumulation > 0 ? a->accumulation : 1);
+        options.shrink_on_oom = a->memory_limit > 0;
         options.on_step = progress_step;
         options.on_epoch = progress_epoch;
         options.callback_user = &shown;

@@ -64,7 +64,9 @@ static void print_help(const args *a, const char *what) {
            "  --batch N            samples a step (%lld)\n"
            "  --lr X               peak of the one-cycle learning rate (sgd 0.05, adam and adamw 0.002)\n"
            "  --optimizer NAME     sgd (momentum 0.9), adam or adamw (%s)\n"
-           "  --precision NAME     f32; f16 and bf16 are not supported yet\n"
+           "  --precision NAME     f32, or mixed: f16 (with loss scaling) or bf16 (%s)\n"
+           "  --accumulation N     batches that make one update (1); cnn only\n"
+           "  --memory-limit N     MiB of device memory (all); where it is too little, cnn takes smaller micro-batches by itself\n"
            "  --data DIR           folder of the four Fashion-MNIST files, plain or .gz\n"
            "  --seed N             of weights, order and dropout (%llu)\n"
            "  --threads N          CPU threads (all cores)\n"
@@ -73,7 +75,7 @@ static void print_help(const args *a, const char *what) {
            "  --json               end with one line of JSON\n"
            "  --help               this text\n",
            what, a->program, choice_name(devices, a->device), (long long)a->epochs, (long long)a->batch,
-           choice_name(optimizers, a->optimizer), (unsigned long long)a->seed);
+           choice_name(optimizers, a->optimizer), choice_name(precisions, a->precision), (unsigned long long)a->seed);
 }
 
 enum {
@@ -83,6 +85,8 @@ enum {
     OPT_LR,
     OPT_OPTIMIZER,
     OPT_PRECISION,
+    OPT_ACCUMULATION,
+    OPT_MEMORY_LIMIT,
     OPT_DATA,
     OPT_SEED,
     OPT_THREADS,
@@ -99,6 +103,8 @@ static const struct option options[] = {
     {"lr", required_argument, NULL, OPT_LR},
     {"optimizer", required_argument, NULL, OPT_OPTIMIZER},
     {"precision", required_argument, NULL, OPT_PRECISION},
+    {"accumulation", required_argument, NULL, OPT_ACCUMULATION},
+    {"memory-limit", required_argument, NULL, OPT_MEMORY_LIMIT},
     {"data", required_argument, NULL, OPT_DATA},
     {"seed", required_argument, NULL, OPT_SEED},
     {"threads", required_argument, NULL, OPT_THREADS},
@@ -120,6 +126,12 @@ static int read_option(int code, args *a) {
         return read_choice("optimizer", optarg, optimizers, &a->optimizer);
     case OPT_PRECISION:
         return read_choice("precision", optarg, precisions, &a->precision);
+    case OPT_ACCUMULATION:
+        return read_integer("accumulation", optarg, 1, 60000, &a->accumulation);
+    case OPT_MEMORY_LIMIT:
+        bad = read_integer("memory-limit", optarg, 1, INT64_MAX >> 20, &number);
+        a->memory_limit = number << 20;
+        return bad;
     case OPT_EPOCHS:
         return read_integer("epochs", optarg, 1, 1000000, &a->epochs);
     case OPT_BATCH:
@@ -194,6 +206,7 @@ gt_status args_open(const args *a, gt_context **ctx) {
     context.cpu_threads = a->threads;
     context.seed = a->seed;
     context.deterministic = a->deterministic;
+    context.memory_limit = (uint64_t)a->memory_limit;
     context.log = print_warning;
     return gt_context_create(&context, ctx);
 }

@@ -15,7 +15,9 @@ typedef struct args {
     int64_t limit_samples; /* 0: all */
     double learning_rate;  /* the peak of the one-cycle schedule; 0: the optimizer's usual one */
     uint64_t seed;
-    int32_t threads; /* 0: all cores */
+    int64_t accumulation; /* batches that make one update */
+    int64_t memory_limit; /* bytes of device memory; 0: all */
+    int32_t threads;      /* 0: all cores */
     int32_t deterministic;
     int32_t json;
 } args;

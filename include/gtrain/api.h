@@ -36,6 +36,8 @@ typedef struct gt_optimizer gt_optimizer; /* an update rule over a list of param
 typedef struct gt_loader gt_loader;       /* worker threads that turn a data set into batches */
 typedef struct gt_dataset gt_dataset;     /* samples that can be fetched by number */
 typedef struct gt_trainer gt_trainer;     /* fits a module from loaders */
+typedef struct gt_scaler gt_scaler;       /* the state of loss scaling */
+typedef struct gt_window gt_window;       /* micro-batches that make one update */
 
 /* The version of the library that is loaded, as GT_VERSION_NUMBER. Never fails. @since 0.1 */
 GT_API int32_t gt_version_number(void);

@@ -80,8 +80,8 @@ GT_API void *gt_context_stream(gt_context *ctx);
 
 /* Most bytes of scratch memory an op may use to be faster; 0 is allowed and still computes. @since 0.1 */
 GT_API gt_status gt_context_set_workspace_limit(gt_context *ctx, uint64_t bytes);
-/* Bytes of device memory that may be reserved, 0: no limit. A limit below what is reserved now is kept for the next
- * allocation. @since 0.1 */
+/* Bytes of device memory that may be reserved, 0: no limit. At any time: a limit below what is reserved now applies to the next allocation that
+ * needs more, and cached memory then goes back first. @since 0.1 */
 GT_API gt_status gt_context_set_memory_limit(gt_context *ctx, uint64_t bytes);
 
 /* Random numbers: Philox4x32-10 (Salmon et al., SC'11), counter-based: the same seed gives the same stream on every device. */

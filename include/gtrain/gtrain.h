@@ -2,8 +2,10 @@
 #ifndef GTRAIN_GTRAIN_H
 #define GTRAIN_GTRAIN_H
 
+#include <gtrain/amp.h>
 #include <gtrain/api.h>
 #include <gtrain/autograd.h>
+#include <gtrain/checkpoint.h>
 #include <gtrain/context.h>
 #include <gtrain/data.h>
 #include <gtrain/memory.h>
@@ -13,5 +15,6 @@
 #include <gtrain/status.h>
 #include <gtrain/tensor.h>
 #include <gtrain/train.h>
+#include <gtrain/window.h>
 
 #endif

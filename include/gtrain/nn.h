@@ -141,7 +141,7 @@ GT_API gt_module *gt_nn_flatten(gt_context *ctx, int32_t start_axis); /* 1 keeps
 
 /* --- containers. They take over a child that is added, and destroy it if adding fails; only a child that has an owner already (BAD_STATE)
  * is left alone. After a failed add the container refuses to run, with that error: see gt_module_check. */
-/* Runs its children in turn, named "0", "1", …; a linear or conv2d followed by relu runs as one op. What a child made is released as soon as the next has
+/* Runs its children in turn, named "0", "1", …; a linear, conv2d or batch_norm followed by relu runs as one op. What a child made is released as soon as the next has
  * used it, unless backward needs it. @since 0.1 */
 GT_API gt_module *gt_nn_sequential(gt_context *ctx);
 /* The same from `count` children. If one is NULL or fails, all are destroyed and NULL is returned. @since 0.1 */
@@ -164,6 +164,10 @@ GT_API gt_module *gt_nn_residual(gt_module *body, gt_module *shortcut, const gt_
  * Basic: two 3x3 convolutions, in_channels -> channels. Bottleneck: 1x1, 3x3 (with the stride), 1x1, in_channels -> 4 * width. @since 0.1 */
 GT_API gt_module *gt_nn_resnet_basic_block(gt_context *ctx, int64_t in_channels, int64_t channels, int64_t stride);
 GT_API gt_module *gt_nn_resnet_bottleneck(gt_context *ctx, int64_t in_channels, int64_t width, int64_t stride); /* @since 0.1 */
+/* Whole networks for images [N, 3, H, W] -> [N, classes] with torchvision's names: conv1, bn1, layer1.0.conv1 … fc; a block's stride is on its 3x3
+ * convolution, convolutions start as N(0, sqrt(2 / fan_out)). @since 0.1 */
+GT_API gt_module *gt_nn_resnet18(gt_context *ctx, int64_t classes);
+GT_API gt_module *gt_nn_resnet50(gt_context *ctx, int64_t classes); /* @since 0.1 */
 
 /* --- modules of your own ----------------------------------------------------------------------------------------------------------
  * `forward` computes with ops and with the forward of its children. What it makes is released when it returns, but for the result (unless backward

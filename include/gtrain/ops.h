@@ -122,6 +122,11 @@ GT_API gt_tensor *gt_adaptive_avg_pool2d(gt_tensor *x, int64_t height, int64_t w
  * Ioffe & Szegedy 2015. @since 0.1 */
 GT_API gt_tensor *gt_batch_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_tensor *running_mean, gt_tensor *running_var,
                                 int32_t training, double momentum, double epsilon);
+/* activation(batch_norm(x) + residual) in one op; residual has x's shape and dtype, or is NULL for none. With relu its backward keeps x (and, with a
+ * residual, the result) but nothing in between. Parameters and errors as gt_batch_norm's. @since 0.1 */
+GT_API gt_tensor *gt_batch_norm_activation(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_tensor *running_mean,
+                                           gt_tensor *running_var, gt_tensor *residual, int32_t training, double momentum, double epsilon,
+                                           gt_activation activation);
 /* Over the last `n_axes` axes; weight, bias of their shape, or NULL. Ba, Kiros & Hinton 2016. @since 0.1 */
 GT_API gt_tensor *gt_layer_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, int32_t n_axes, double epsilon);
 /* Each element is 0 with the given probability (0 <= p <= 1), else divided by 1 - p. The mask is drawn again in backward, not
@@ -147,6 +152,10 @@ GT_API gt_status gt_cross_entropy_options_init(gt_cross_entropy_options *options
  * (0 where ignored). A label that is neither a class nor the ignore value is BAD_LABEL with row, value and class count: at once
  * on the CPU, from the next call that waits on a GPU (that row then counts as ignored). All ignored: 0. `options` may be NULL. @since 0.1 */
 GT_API gt_tensor *gt_cross_entropy(gt_tensor *logits, gt_tensor *labels, const gt_cross_entropy_options *options);
+/* What gt_cross_entropy divided by for its mean, as a scalar of the loss's dtype on the device: the number of rows that were not ignored or, with class
+ * weights, the sum of their weights. For gt_window_micro_end. `loss` is the very result of gt_cross_entropy, before its backward; it must require a
+ * gradient. BAD_STATE otherwise. @since 0.1 */
+GT_API gt_tensor *gt_cross_entropy_valid(gt_tensor *loss);
 /* Mean squared error of two tensors of one shape. @since 0.1 */
 GT_API gt_tensor *gt_mse_loss(gt_tensor *x, gt_tensor *target, gt_reduction reduction);
 /* weight [rows, width]; indices i64 or i32 of any shape [...]: [..., width]. An index out of range is BAD_LABEL, as above. @since 0.1 */

@@ -25,6 +25,7 @@
 #ifndef GTRAIN_TRAIN_H
 #define GTRAIN_TRAIN_H
 
+#include <gtrain/amp.h>
 #include <gtrain/data.h>
 #include <gtrain/nn.h>
 #include <gtrain/optim.h>
@@ -57,8 +58,8 @@ typedef struct gt_train_progress {
     uint32_t struct_size;
     int32_t measured;          /* not 0: the metrics were read from the device at this step; else they are those of the last time */
     int64_t epoch, epochs;     /* epoch: from 0; epochs: where this fit ends */
-    int64_t step, steps;       /* steps done in this epoch, and in all of it */
-    int64_t total_steps;       /* done since the trainer was made */
+    int64_t step, steps;       /* batches done in this epoch, and in all of it */
+    int64_t total_steps;       /* updates since the trainer was made, those that loss scaling left out included */
     double learning_rate;      /* of the step just done */
     double samples_per_second; /* of this epoch's training, as measured last */
     double seconds;            /* since fit began */
@@ -67,6 +68,10 @@ typedef struct gt_train_progress {
     uint64_t memory_peak;
     gt_metrics training;   /* of this epoch so far */
     gt_metrics validation; /* on_epoch with a validation loader; else without samples */
+    int64_t updates;       /* done; as measured last */
+    int64_t skipped;       /* left out by loss scaling; as measured last */
+    double loss_scale;     /* as measured last; 1 without loss scaling */
+    int64_t micro_batch;   /* most samples that go through the module at a time */
 } gt_train_progress;
 
 /* Called on fit's thread. Any result but 0 makes fit stop, as a success. */
@@ -78,7 +83,7 @@ typedef struct gt_trainer_options {
     uint32_t struct_size;
     gt_loss_kind loss;                             /* default GT_LOSS_CROSS_ENTROPY */
     gt_optimizer *optimizer;                       /* required by fit; borrowed */
-    const gt_schedule *schedule;                   /* learning rate by total steps; copied. NULL: the optimizer's own stays */
+    const gt_schedule *schedule;                   /* learning rate by updates done; copied. NULL: the optimizer's own stays */
     const gt_cross_entropy_options *cross_entropy; /* copied; class_weights is retained. NULL: the defaults. Reduction mean only */
     gt_loss_fn loss_fn;                            /* for GT_LOSS_CUSTOM */
     void *loss_user;                               /* handed to loss_fn */
@@ -89,11 +94,14 @@ typedef struct gt_trainer_options {
     double clip_value;                             /* greatest size of a gradient's element; 0 (default): no limit */
     int64_t
         log_every; /* steps between readings of the metrics, each of which waits for the device; 0: only at an epoch's end. Default 50 */
-    gt_precision precision; /* GT_PRECISION_F32 (default); the others are NOT_SUPPORTED yet */
-    int32_t accumulation;   /* micro-batches that make one update: 1 (default); more are NOT_SUPPORTED yet */
-    int32_t checkpointing;  /* 0 (default); else NOT_SUPPORTED yet */
-    int32_t padding;
+    gt_precision precision; /* GT_PRECISION_F32 (default); with the others, forward and loss run in an autocast region, in evaluation too */
+    int32_t accumulation;   /* batches of the loader that make one update, default 1. An epoch's last update may have fewer */
+    int32_t checkpointing;  /* segments that a sequential is cut into (gt_nn_sequential_set_segments); 0 (default): as the module is */
+    int32_t shrink_on_oom;  /* not 0: when memory runs out, the update is done again with micro-batches half as large, down to 1 sample, and
+                               evaluation goes on with parts of a batch. Keeps the batches of an update on the device until it is done */
     uint64_t memory_budget; /* 0 (default); else NOT_SUPPORTED yet */
+    uint64_t offload;       /* tensors of at least so many bytes that are saved for backward go to the host meanwhile; 0 (default): none */
+    gt_scaler *scaler;      /* loss scaling; borrowed. NULL: with GT_PRECISION_F16 the trainer makes one with the defaults, else none */
 } gt_trainer_options;
 GT_API gt_status gt_trainer_options_init(gt_trainer_options *options, size_t size); /* @since 0.1 */
 
@@ -123,7 +131,10 @@ GT_API gt_status gt_trainer_fit(gt_trainer *trainer, gt_loader *training, gt_loa
  * initialised by gt_metrics_init. @since 0.1 */
 GT_API gt_status gt_trainer_evaluate(gt_trainer *trainer, gt_loader *loader, gt_metrics *metrics);
 
-/* The number of the next epoch, and the steps done: a new trainer's are 0. Setting them continues a schedule and the loader's epochs. @since 0.1 */
+/* The scaler in use, borrowed: to save its state, or to see what was skipped. NULL without loss scaling. @since 0.1 */
+GT_API gt_scaler *gt_trainer_scaler(const gt_trainer *trainer);
+/* The number of the next epoch, and the updates done: a new trainer's are 0. Setting them continues a schedule and the loader's epochs. Reading waits for
+ * the device. @since 0.1 */
 GT_API gt_status gt_trainer_state_get(const gt_trainer *trainer, int64_t *epoch, int64_t *total_steps);
 GT_API gt_status gt_trainer_state_set(gt_trainer *trainer, int64_t epoch, int64_t total_steps); /* @since 0.1 */
 

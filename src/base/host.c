@@ -79,6 +79,16 @@ double gt__clock_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static gt_status text_reserve(gt__text *text, size_t more) {
+    if (more < text->capacity - text->length) return GT_OK; /* and the NUL */
+    size_t capacity = GT__MAX(text->capacity * 2, text->length + more + 64);
+    char *data = gt__realloc(text->data, capacity);
+    if (data == NULL) return GT_OUT_OF_HOST_MEMORY;
+    text->data = data;
+    text->capacity = capacity;
+    return GT_OK;
+}
+
 gt_status gt__text_add(gt__text *text, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -86,25 +96,21 @@ gt_status gt__text_add(gt__text *text, const char *format, ...) {
     va_copy(again, arguments);
     int needed = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    gt_status status = GT_OK;
-    if (needed < 0) {
-        status = GT_RAISE(GT_INTERNAL, "a message could not be formatted");
-    } else if (text->length + (size_t)needed + 1 > text->capacity) {
-        size_t capacity = GT__MAX(text->capacity * 2, text->length + (size_t)needed + 64);
-        char *data = gt__realloc(text->data, capacity);
-        if (data == NULL) {
-            status = GT_OUT_OF_HOST_MEMORY;
-        } else {
-            text->data = data;
-            text->capacity = capacity;
-        }
-    }
+    gt_status status = needed < 0 ? GT_RAISE(GT_INTERNAL, "a message could not be formatted") : text_reserve(text, (size_t)needed);
     if (status == GT_OK) {
         (void)vsnprintf(text->data + text->length, (size_t)needed + 1, format, again);
         text->length += (size_t)needed;
     }
     va_end(again);
     return status;
+}
+
+gt_status gt__text_append(gt__text *text, const void *bytes, size_t count) {
+    GT_TRY(text_reserve(text, count));
+    memcpy(text->data + text->length, bytes, count);
+    text->length += count;
+    text->data[text->length] = '\0';
+    return GT_OK;
 }
 
 void gt__text_free(gt__text *text) {

@@ -43,6 +43,7 @@ typedef struct gt__text {
     size_t capacity;
 } gt__text;
 gt_status gt__text_add(gt__text *text, const char *format, ...) GT__PRINTF(2, 3);
+gt_status gt__text_append(gt__text *text, const void *bytes, size_t count); /* as they are */
 void gt__text_free(gt__text *text);
 
 GT_EXTERN_C_END

@@ -1,7 +1,10 @@
 /* Opening and closing a context, its options, and waiting for its device. */
-#include "core/core.h"
+#include "core/oom.h"
+#include "core/offload.h"
 
 #include <stdio.h>
+
+#define GT__HISTORY_EVENTS 16384 /* of the allocator, kept by default */
 
 #define WITH_DEFAULTS                                                                                                                      \
     { .struct_size = sizeof(gt_context_options), .device = GT_DEVICE_AUTO, .workspace_limit = GT_WORKSPACE_AUTO, .allow_tf32 = 1, }
@@ -58,10 +61,13 @@ gt_status gt_context_create(const gt_context_options *options, gt_context **out)
     ctx->options = mine;
     ctx->rng_seed = mine.seed;
     ctx->live.live_next = ctx->live.live_prev = &ctx->live;
+    const gt__allocator_options memory = {.limit = mine.memory_limit, .history = GT__HISTORY_EVENTS, .expandable = true, .on_shortage = gt__oom_shortage, .user = ctx};
     gt_status status = open_any(ctx);
-    if (status == GT_OK) status = gt__allocator_create(ctx->device, mine.memory_limit, &ctx->allocator);
+    if (status == GT_OK) status = gt__oom_create(ctx);
+    if (status == GT_OK) status = gt__allocator_create(ctx->device, &memory, &ctx->allocator);
     if (status != GT_OK) {
         if (ctx->device) ctx->backend->close(ctx->device);
+        gt__oom_destroy(ctx);
         gt__free(ctx);
         return status;
     }
@@ -78,9 +84,11 @@ void gt_context_destroy(gt_context *ctx) {
         gt__log(ctx, GT_LOG_WARNING, "closing the context: %s", gt_last_error()->message);
         if (before.status == GT_OK) gt_clear_error();
     }
+    gt__offload_stop(ctx);
     while (ctx->n_scopes > 0) (void)gt_scope_end(ctx);
     gt__tensors_orphan(ctx);
     gt__nodes_free(ctx);
+    gt__offload_free(ctx);
     gt__staging_free(ctx);
     gt__allocator_destroy(ctx->allocator);
     gt__leave(ctx, previous);
@@ -88,6 +96,7 @@ void gt_context_destroy(gt_context *ctx) {
     gt__free(ctx->scoped);
     gt__free(ctx->scopes);
     gt__context_strings_free(ctx);
+    gt__oom_destroy(ctx);
     gt__free(ctx);
 }
 
@@ -150,7 +159,8 @@ static gt_status scratch(gt_context *ctx, size_t bytes, void **pointer, void **h
     *pointer = NULL;
     *handle = NULL;
     if (bytes == 0) return GT_OK;
-    gt_status status = gt__allocator_alloc(ctx->allocator, bytes, GT_MEMORY_WORKSPACE, "workspace", ctx->module_path, quiet, &block);
+    const gt__tag tag = {.op = "workspace", .module = ctx->module_path, .category = GT_MEMORY_WORKSPACE};
+    gt_status status = gt__allocator_alloc(ctx->allocator, bytes, &tag, quiet, &block);
     if (status != GT_OK) return status;
     *pointer = gt__block_data(block);
     *handle = block;
@@ -162,6 +172,13 @@ gt_status gt__scratch_alloc(gt_context *ctx, size_t bytes, void **pointer, void 
 }
 gt_status gt__scratch_alloc_quiet(gt_context *ctx, size_t bytes, void **pointer, void **handle) {
     return scratch(ctx, bytes, pointer, handle, true);
+}
+bool gt__cache_release(gt_context *ctx) {
+    gt_memory_stats before = {.struct_size = sizeof before}, after = before;
+    gt__allocator_stats(ctx->allocator, &before);
+    gt__allocator_trim(ctx->allocator);
+    gt__allocator_stats(ctx->allocator, &after);
+    return after.reserved < before.reserved;
 }
 void gt__scratch_free(gt_context *ctx, void *handle) {
     if (handle) gt__allocator_free(ctx->allocator, handle);

@@ -10,6 +10,7 @@
 /* Handles made since a gt_scope_begin. */
 typedef struct gt__scope {
     int32_t first; /* index in ctx->scoped of the scope's first handle */
+    bool callers;  /* begun by the caller: its end, if it is the outermost, ends a step */
 } gt__scope;
 
 /* Pinned memory through which small writes go to the device without making the caller wait. */
@@ -21,6 +22,21 @@ typedef struct gt__staging {
 } gt__staging;
 #define GT__STAGING_SLOTS 4
 
+#define GT__AUTOCAST_DEPTH 64
+
+/* Where in a program a call stands, and what finds the first whose result is not finite (core/diagnose.c). */
+typedef struct gt__op_site {
+    const char *module; /* the context's string, or NULL */
+    gt__op_id op;
+    bool backward;
+} gt__op_site;
+typedef struct gt__diagnosis {
+    gt__op_site *sites; /* all so far; the low half of a mark is an index here */
+    int32_t n_sites, cap_sites, next_site;
+    uint32_t calls;  /* since the window began: the high half of a mark */
+    uint64_t *least; /* device: the least mark of a call whose result is not finite */
+} gt__diagnosis;
+
 struct gt_context {
     gt_context_options options;
     gt__device *device;
@@ -31,16 +47,30 @@ struct gt_context {
     gt__scope *scopes;
     int32_t n_scopes, cap_scopes;
     int32_t no_grad; /* depth of no-grad regions */
+    gt_dtype autocast;                           /* GT_DTYPE_F16 or BF16 in an autocast region, GT_DTYPE_F32 outside */
+    int32_t n_autocast;                          /* regions that are open */
+    uint8_t autocast_before[GT__AUTOCAST_DEPTH]; /* what `autocast` was when each began */
     bool in_backward;
+    struct gt__engine *engine; /* of the running backward, else NULL */
+    bool recomputing;           /* a segment runs again: no running statistics move */
+    struct gt__segment *segment; /* that runs forward and is shown every call (core/checkpoint.h), else NULL */
+    uint64_t storages_made;
+    struct gt__offload *offload; /* made by the first gt_offload_begin (core/offload.c), else NULL */
     uint64_t rng_seed, rng_offset;
     uint64_t node_sequence;
     const char *module_path; /* "block1.conv" while a module's forward runs, else NULL */
+    /* How far the forward has come: layers of the outermost module that runs or ran last, and how many of them have run. */
+    int32_t module_depth, layers, layers_run;
+    bool stepped;         /* an optimizer has stepped since the outermost scope began */
+    int32_t open_windows; /* accumulation windows that have begun: scopes inside them end no step */
     gt_tensor live;          /* list head of all handles */
     gt_tensor *free_tensors; /* recycled handles, linked by live_next */
     struct gt__node *free_nodes;
     gt__staging staging[GT__STAGING_SLOTS];
     int32_t staging_next;
     struct gt__string *strings; /* see gt__context_string */
+    struct gt__oom *oom;        /* core/oom.c */
+    gt__diagnosis *diagnosis;   /* a scaler's; NULL: nobody looks for overflows */
 };
 
 /* --- tensors (core/tensor.c) */
@@ -56,6 +86,8 @@ void gt__tensors_orphan(gt_context *ctx);
 gt_tensor *gt__tensor_alias(const gt_tensor *of);
 /* Puts a handle that the caller owns into the innermost scope (no scope: stays the caller's). Returns it; on failure releases it and returns NULL. */
 gt_tensor *gt__scope_add(gt_tensor *tensor);
+/* gt_scope_begin for the library's own scopes. */
+gt_status gt__scope_begin(gt_context *ctx);
 void gt__storage_release(gt__storage *storage);
 void gt__tensor_set_category(gt_tensor *tensor, gt_memory_category category);
 /* Shares like gt__tensor_alias but with another meta and offset (elements, from of's first element). */
@@ -63,9 +95,42 @@ gt_tensor *gt__tensor_view(const gt_tensor *of, const gt__meta *meta, int64_t of
 /* "parameter "fc1.weight" [128,9216]" or "result of conv2d [..]": for messages. */
 const char *gt__tensor_text(const gt_tensor *tensor, char *buffer, size_t size);
 
+/* An optimizer has updated: a step has ended. */
+void gt__step_done(gt_context *ctx);
+
 /* --- core/strings.c: `text` once more, valid until the context is destroyed; the same text gives the same pointer. NULL: no host memory. */
 const char *gt__context_string(gt_context *ctx, const char *text);
 void gt__context_strings_free(gt_context *ctx); /* called last by gt_context_destroy */
+
+/* --- one call (core/dispatch.c), in steps that autocast stands between: infer, prepare, execute, record. The outputs are the caller's, in no scope. */
+gt_status gt__call_run(gt__call *call, uint32_t want);
+
+/* --- autocast (core/autocast.c) */
+/* gt__call_run with the inputs cast as the op's policy says. */
+gt_status gt__autocast_run(gt__call *call, uint32_t want);
+/* For public wrappers that work on an op's input before the call: `x` as the op will take it, in the innermost scope, or `x` itself. NULL: failed. */
+gt_tensor *gt__autocast_input(gt__op_id op, gt_tensor *x);
+/* Ops run as in a region of `dtype` (F32: none) until what is returned is set again; for gradient rules and recomputation. */
+static inline gt_dtype gt__autocast_set(gt_context *ctx, gt_dtype dtype) {
+    gt_dtype before = ctx->autocast;
+    ctx->autocast = dtype;
+    return before;
+}
+/* A weight's half copy, borrowed, whatever version of the weight it is of; NULL: there is none. For an optimizer, whose kernel writes it with the weight, and from
+ * the weight where it skips the step. */
+gt_tensor *gt__half_copy_of(gt_tensor *leaf);
+/* The copy that gt__half_copy_of gave has been written with the weight. Called after the weight's version has gone up. */
+void gt__half_copy_written(gt_tensor *leaf);
+void gt__half_copies_drop(gt_context *ctx);
+/* To be called for every change in place: what was saved of this memory, or of its half copy, is not what it was. */
+static inline void gt__storage_changed(gt__storage *storage) {
+    storage->version++;
+    if (GT__UNLIKELY(storage->half != NULL)) storage->half->storage->version++;
+}
+
+/* --- looking for overflows (core/diagnose.c) */
+gt_status gt__diagnose(const gt__call *call); /* a call that has run, while ctx->diagnosis is there */
+const gt__op_site *gt__diagnosis_site(const gt__diagnosis *diagnosis, uint64_t mark); /* NULL: the mark is of no call */
 
 /* --- random numbers: reserves `count` elements' worth of the stream and fills attr->random.seed, .offset. */
 void gt__random_take(gt_context *ctx, int64_t count, gt__attrs *attr);
@@ -87,6 +152,8 @@ bool gt__needs_grad(const gt_tensor *tensor);
 /* The call that made the tensor, NULL for leaves. Views whose memory was changed in place are linked to their base's history first. */
 gt_status gt__tensor_node(gt_tensor *tensor, struct gt__node **node);
 void gt__nodes_free(gt_context *ctx);
+/* Records that the running backward has before it and holds itself: the i-th, or NULL. In no order. */
+struct gt__node *gt__backward_waiting(const gt_context *ctx, int32_t i);
 void gt__node_retain(struct gt__node *node);
 void gt__node_release(struct gt__node *node); /* not recursive: long chains are freed in a loop */
 

@@ -1,6 +1,6 @@
 /* The one way into an op: infer (shape rule), prepare (layouts the kernel needs), execute (allocate and launch), record.
  * A tracer will take the place of `execute` alone. */
-#include "core/node.h"
+#include "core/checkpoint.h"
 
 #include <stdio.h>
 
@@ -59,6 +59,7 @@ static gt_status run_kernel(const gt__call *call) {
     int32_t previous = gt__enter(ctx);
     gt_status status = kernel(ctx->device, call);
     gt__leave(ctx, previous);
+    if (GT__UNLIKELY(ctx->diagnosis != NULL) && status == GT_OK && call->n_in > 0) status = gt__diagnose(call);
     return status;
 }
 
@@ -81,23 +82,43 @@ static gt_status copy_to_layout(gt_tensor *t, gt__layout layout, gt_tensor **out
     return GT_OK;
 }
 
+/* The inputs of a call in the layout that its kernel wants. */
+typedef struct prepared_inputs {
+    gt_tensor *in[GT__MAX_SAVED_IN];
+    gt_tensor *const *original;
+    uint32_t copied; /* bit k: in[k] is a copy of ours */
+} prepared_inputs;
+
+/* unprepare follows, whatever comes of it. */
+static gt_status prepare(gt__call *call, prepared_inputs *p) {
+    const gt__op_def *def = &gt__op_table[call->op];
+    p->original = call->in;
+    p->copied = 0;
+    if (def->layout == GT__LAYOUT_ANY) return GT_OK;
+    GT_REQUIRE(call->n_in <= GT__MAX_SAVED_IN, GT_INTERNAL, "%s: %d inputs", def->name, (int)call->n_in);
+    for (int32_t k = 0; k < call->n_in; ++k) {
+        p->in[k] = p->original[k];
+        if (p->in[k] == NULL || layout_fits(&p->in[k]->meta, def->layout)) continue;
+        GT_TRY(copy_to_layout(p->original[k], def->layout, &p->in[k]));
+        p->copied |= 1u << k;
+    }
+    call->in = p->in;
+    return GT_OK;
+}
+
+static void unprepare(gt__call *call, prepared_inputs *p) {
+    for (int32_t k = 0; k < call->n_in && p->copied; ++k) {
+        if (p->copied >> k & 1) gt_tensor_release(p->in[k]);
+    }
+    call->in = p->original;
+}
+
 /* Allocates the wanted outputs, brings inputs into the kernel's layout and launches. */
 static gt_status execute(gt__call *call, uint32_t want) {
     const gt__op_def *def = &gt__op_table[call->op];
-    gt_tensor *const *original = call->in;
-    gt_tensor *prepared[GT__MAX_SAVED_IN];
-    uint32_t copied = 0;
+    prepared_inputs prepared;
     gt_status status = GT_OK;
-    if (def->layout != GT__LAYOUT_ANY) {
-        GT_REQUIRE(call->n_in <= GT__MAX_SAVED_IN, GT_INTERNAL, "%s: %d inputs", def->name, (int)call->n_in);
-        for (int32_t k = 0; k < call->n_in; ++k) {
-            prepared[k] = original[k];
-            if (original[k] == NULL || layout_fits(&original[k]->meta, def->layout)) continue;
-            GT_TRY_GOTO(status, copy_to_layout(original[k], def->layout, &prepared[k]), done);
-            copied |= 1u << k;
-        }
-        call->in = prepared;
-    }
+    GT_TRY_GOTO(status, prepare(call, &prepared), done);
     for (int32_t k = 0; k < call->n_out; ++k) {
         if ((want >> k & 1) == 0) continue;
         call->out[k] = gt__tensor_new_for(call->ctx, &call->meta[k], GT_MEMORY_TEMPORARY, def->name);
@@ -114,10 +135,7 @@ done:
             call->out[k] = NULL;
         }
     }
-    for (int32_t k = 0; k < call->n_in && copied; ++k) {
-        if (copied >> k & 1) gt_tensor_release(prepared[k]);
-    }
-    call->in = original;
+    unprepare(call, &prepared);
     return status;
 }
 
@@ -151,6 +169,27 @@ static gt_status find_context(gt__call *call) {
     return GT_OK;
 }
 
+gt_status gt__call_run(gt__call *call, uint32_t want) {
+    const gt__op_def *def = &gt__op_table[call->op];
+    GT_TRY(def->shape(call));
+    if (def->layout == GT__LAYOUT_VIEW) {
+        GT_TRY(make_view(call));
+    } else {
+        GT_TRY(execute(call, want));
+    }
+    gt_status status = call->ctx->segment ? gt__segment_saw(call) : GT_OK;
+    for (int32_t k = 0; k < call->n_in && call->ctx->no_grad == 0; ++k) {
+        if (call->in[k] == NULL || !gt__needs_grad(call->in[k])) continue;
+        status = gt__record(call, call->in);
+        break;
+    }
+    for (int32_t k = 0; k < call->n_out && status != GT_OK; ++k) {
+        gt_tensor_release(call->out[k]);
+        call->out[k] = NULL;
+    }
+    return status;
+}
+
 gt_status gt__op_multi(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, uint32_t want, gt_tensor **out) {
     gt__call call;
     call.ctx = NULL;
@@ -160,23 +199,18 @@ gt_status gt__op_multi(gt__op_id op, gt_tensor *const *in, int32_t n_in, const g
     call.n_out = 1;
     call.view_offset = 0;
     memset(call.out, 0, sizeof call.out);
-    if (attr) call.attr = *attr;
-    const gt__op_def *def = &gt__op_table[op];
-    GT_TRY(find_context(&call));
-    GT_TRY(def->shape(&call));
-    if (def->layout == GT__LAYOUT_VIEW) {
-        GT_TRY(make_view(&call));
+    if (attr) {
+        call.attr = *attr;
     } else {
-        GT_TRY(execute(&call, want));
+        memset(&call.attr, 0, sizeof call.attr);
+    }
+    GT_TRY(find_context(&call));
+    if (GT__UNLIKELY(call.ctx->autocast != GT_DTYPE_F32) && gt__op_table[op].cast != GT_CAST_NONE) {
+        GT_TRY(gt__autocast_run(&call, want));
+    } else {
+        GT_TRY(gt__call_run(&call, want));
     }
     gt_status status = GT_OK;
-    if (call.ctx->no_grad == 0) {
-        for (int32_t k = 0; k < n_in; ++k) {
-            if (in[k] == NULL || !gt__needs_grad(in[k])) continue;
-            status = gt__record(&call, in);
-            break;
-        }
-    }
     for (int32_t k = 0; k < call.n_out; ++k) {
         if (call.out[k] == NULL) continue;
         if (status == GT_OK) {
@@ -204,5 +238,9 @@ gt_tensor *gt__op2(gt__op_id op, gt_tensor *a, gt_tensor *b, const gt__attrs *at
 gt_status gt__op_into(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, gt_tensor *out) {
     gt__call call = {.ctx = out->ctx, .in = in, .n_in = n_in, .n_out = 1, .out = {out}, .op = op};
     if (attr) call.attr = *attr;
-    return run_kernel(&call);
+    prepared_inputs prepared;
+    gt_status status = prepare(&call, &prepared);
+    if (status == GT_OK) status = run_kernel(&call);
+    unprepare(&call, &prepared);
+    return status;
 }

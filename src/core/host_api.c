@@ -13,6 +13,7 @@ const gt__host_api *gt__host_functions(void) {
         .scratch_alloc = gt__scratch_alloc,
         .scratch_free = gt__scratch_free,
         .scratch_alloc_quiet = gt__scratch_alloc_quiet,
+        .cache_release = gt__cache_release,
         .log = gt__log_text,
         .call_text = gt__call_text,
         .custom_run = gt__custom_run,

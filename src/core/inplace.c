@@ -3,7 +3,7 @@
  * Overwriting a tensor gives it the history of what was written. If it is a view, its base gets a COPY_INTO record: the gradient of the
  * base's old contents is zero inside the view, and the source gets what lies there. Other views of the base notice by the storage's version
  * that their history is out of date, and are linked to the base again when it is asked for (gt__tensor_node). */
-#include "core/node.h"
+#include "core/checkpoint.h"
 
 gt_status gt__check_writable(gt_tensor *tensor, const char *who) {
     char text[2 * GT__SHAPE_TEXT];
@@ -11,7 +11,7 @@ gt_status gt__check_writable(gt_tensor *tensor, const char *who) {
         GT_REQUIRE(tensor->meta.strides[i] != 0 || tensor->meta.shape[i] <= 1, GT_BAD_STATE,
                    "%s: %s is expanded: several of its elements are one place in memory", who, gt__tensor_text(tensor, text, sizeof text));
     }
-    return GT_OK;
+    return tensor->ctx->segment ? gt__segment_overwrites(tensor, NULL) : GT_OK;
 }
 
 static void attrs_of_view(gt__attrs *attr, const gt_tensor *view) {
@@ -59,7 +59,7 @@ gt_status gt__overwritten(gt_tensor *tensor, gt_tensor *source) {
     gt_tensor *base = tensor->view_base ? tensor->view_base : tensor;
     bool has_history = base->node != NULL;
     if (ctx->no_grad != 0 || (!flows && !has_history)) {
-        tensor->storage->version++;
+        gt__storage_changed(tensor->storage);
         return GT_OK;
     }
     gt__node *node = NULL;
@@ -82,7 +82,7 @@ gt_status gt__overwritten(gt_tensor *tensor, gt_tensor *source) {
             return status;
         }
     }
-    tensor->storage->version++;
+    gt__storage_changed(tensor->storage);
     set_history(base, node);
     if (base != tensor) tensor->requires_grad = 1;
     return GT_OK;
@@ -114,6 +114,7 @@ gt_status gt_tensor_copy(gt_tensor *destination, gt_tensor *source) {
                "gt_no_grad_begin and "
                "gt_no_grad_end",
                gt__tensor_text(base, a, sizeof a));
+    if (ctx->segment) GT_TRY(gt__segment_overwrites(destination, source));
     GT_TRY(gt__op_into(GT__OP_COPY, &source, 1, NULL, destination));
     return gt__overwritten(destination, source);
 }

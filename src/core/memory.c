@@ -1,5 +1,6 @@
 /* The public side of memory statistics. */
 #include "core/core.h"
+#include "core/offload.h"
 
 static const char *const category_names[] = {
 #define CATEGORY_NAME(name, value, title) [value] = title,
@@ -34,9 +35,22 @@ gt_status gt_memory_reset_peak(gt_context *ctx) {
     return GT_OK;
 }
 
+gt_status gt_memory_next_step(gt_context *ctx) {
+    GT_REQUIRE_HANDLE(ctx);
+    gt__step_done(ctx);
+    return GT_OK;
+}
+
+void gt__step_done(gt_context *ctx) {
+    ctx->stepped = true;
+    gt__allocator_next_step(ctx->allocator);
+}
+
 gt_status gt_memory_trim(gt_context *ctx) {
     GT_REQUIRE_HANDLE(ctx);
     GT_TRY(gt_context_synchronize(ctx));
+    gt__half_copies_drop(ctx);
+    gt__offload_trim(ctx);
     gt__allocator_trim(ctx->allocator);
     return GT_OK;
 }

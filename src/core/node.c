@@ -1,5 +1,5 @@
 /* Records of calls: making, connecting and freeing them. */
-#include "core/node.h"
+#include "core/checkpoint.h"
 
 static size_t align16(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
 
@@ -67,16 +67,20 @@ gt_status gt__node_connect(gt__node *node, int32_t k, gt_tensor *tensor) {
 }
 
 void gt__node_drop_pending(gt__node *node) {
-    for (int k = 0; k < GT__MAX_OUT; ++k) {
+    for (int k = 0; k < node->n_out; ++k) {
         gt_tensor_release(node->pending[k]);
-        node->pending[k] = NULL;
+        gt_tensor_release(node->second[k]);
+        node->pending[k] = node->second[k] = NULL;
     }
 }
 
 static void drop_saved(gt__node *node) {
     for (int k = 0; k < GT__MAX_SAVED_IN; ++k) {
+        gt__node *recipe = node->saved_in[k].recipe;
         gt_tensor_release(node->saved_in[k].tensor);
         node->saved_in[k].tensor = NULL;
+        node->saved_in[k].recipe = NULL;
+        if (recipe) gt__node_release(recipe);
     }
     for (int k = 0; k < GT__MAX_OUT; ++k) {
         gt_tensor_release(node->saved_out[k].tensor);
@@ -85,6 +89,10 @@ static void drop_saved(gt__node *node) {
     if (node->op == GT__OP_CUSTOM && node->attr.custom.op) {
         gt__custom_release(node->attr.custom.op);
         node->attr.custom.op = NULL;
+    }
+    if (node->op == GT__OP_CHECKPOINT && node->attr.checkpoint) {
+        gt__segment_release(node->attr.checkpoint);
+        node->attr.checkpoint = NULL;
     }
 }
 

@@ -4,13 +4,14 @@
 
 #include "core/op_list.h"
 #include "core/tensor.h"
+#include <gtrain/amp.h>
 #include <gtrain/autograd.h>
 #include <gtrain/ops.h>
 
 GT_EXTERN_C_BEGIN
 
 typedef enum gt__op_id {
-#define GT__OP_ENUM(id, name, shape, grad, layout, saves) GT__OP_##id,
+#define GT__OP_ENUM(id, name, shape, grad, layout, saves, cast) GT__OP_##id,
     GT__OP_LIST(GT__OP_ENUM)
 #undef GT__OP_ENUM
         GT__OP_COUNT
@@ -18,13 +19,14 @@ typedef enum gt__op_id {
 
 typedef enum gt__layout { GT__LAYOUT_ANY, GT__LAYOUT_ROW_MAJOR, GT__LAYOUT_CHANNELS_LAST, GT__LAYOUT_MATRIX, GT__LAYOUT_VIEW } gt__layout;
 
-#define GT__MAX_OUT      3
+#define GT__MAX_OUT      4
 #define GT__MAX_SAVED_IN 8 /* inputs beyond these are never saved (concat) */
 
 #define GT__IN(k)  (1u << (k))
 #define GT__OUT(k) (256u << (k))
-/* Three masks of 16 bits in one number. */
-#define GT__SAVE(for0, for1, for2) ((uint64_t)(for0) | (uint64_t)(for1) << 16 | (uint64_t)(for2) << 32)
+/* Masks of 16 bits in one number: for inputs 0, 1, 2, and for all after them. */
+#define GT__SAVE_REST(for0, for1, for2, rest) ((uint64_t)(for0) | (uint64_t)(for1) << 16 | (uint64_t)(for2) << 32 | (uint64_t)(rest) << 48)
+#define GT__SAVE(for0, for1, for2)            GT__SAVE_REST(for0, for1, for2, 0)
 
 struct gt__custom;
 
@@ -63,15 +65,18 @@ typedef union gt__attrs {
         uint32_t mask;
         int32_t keep_dims;
         int32_t axis;
-    } reduce; /* mask: bit a set if axis a is reduced; axis: argmax */
+        int32_t wide;
+    } reduce; /* mask: bit a set if axis a is reduced; axis: argmax; wide: sums of halves are f32 (sum, bias_relu_backward) */
     struct {
         gt_activation activation;
-    } linear;
+        int32_t accumulate;
+    } linear; /* accumulate: linear_backward_weight adds to its output, which the caller gives */
     struct {
         int64_t stride[2], padding[2], dilation[2], groups;
         int64_t shape[4];
         gt_activation activation;
-    } conv; /* shape: the gradient's, in conv2d_backward_* */
+        int32_t accumulate;
+    } conv; /* shape: the gradient's, in conv2d_backward_*; accumulate: conv2d_backward_weight adds to its output, which the caller gives */
     struct {
         int64_t kernel[2], stride[2], padding[2];
         int64_t shape[4];
@@ -80,10 +85,13 @@ typedef union gt__attrs {
     struct {
         double momentum, epsilon;
         int32_t training;
+        gt_activation activation; /* batch_norm_apply */
     } norm;
     struct {
         int32_t axis;
-    } softmax;
+        int32_t converts;
+        gt_dtype dtype;
+    } softmax; /* converts: the result is of `dtype`: f32 of a half, or, backward, a half of f32 */
     struct {
         int64_t ignore_label;
         double label_smoothing;
@@ -93,6 +101,7 @@ typedef union gt__attrs {
         struct gt__custom *op;
         int32_t backward;
     } custom; /* counted by the record */
+    struct gt__segment *checkpoint; /* counted by the record */
 } gt__attrs;
 
 /* One call. Kernels read in[k]->meta and gt__data(in[k]), and write gt__data(out[k]). Optional inputs are NULL. out[k] is NULL where an output is not
@@ -118,10 +127,12 @@ typedef struct gt__grad {
     gt_tensor *dy[GT__MAX_OUT];      /* NULL where nothing flowed back; at least one is there */
     gt_tensor *in[GT__MAX_SAVED_IN]; /* saved inputs, NULL if not saved */
     gt_tensor *out[GT__MAX_OUT];     /* saved outputs, NULL if not saved */
+    gt_tensor *fresh[GT__MAX_SAVED_IN]; /* those of `in` that were computed again; for gt__grad_done_in */
     const gt__meta *in_meta;         /* n_in metas, saved or not */
     const uint8_t *needs;            /* needs[k] != 0: the gradient of input k is wanted */
     int32_t n_in;
-    struct gt__node *node; /* for gt__grad_done_* */
+    struct gt__node *node;     /* for gt__grad_done_* */
+    struct gt__engine *engine; /* for gt__grad_sink */
     bool retain;           /* another backward will want what was saved */
     gt_tensor **dx; /* n_in results, NULL at first. Shape of the input; dtype of the input, or f32 for a half. Leaving NULL means zero */
 } gt__grad;
@@ -137,6 +148,7 @@ typedef struct gt__op_def {
     gt__grad_rule grad; /* gt__grad_none: no gradient */
     gt__layout layout;
     uint64_t saves;
+    gt_cast_policy cast; /* what autocast does to floating inputs */
 } gt__op_def;
 extern const gt__op_def gt__op_table[GT__OP_COUNT];
 
@@ -148,13 +160,24 @@ gt_tensor *gt__op1(gt__op_id op, gt_tensor *a, const gt__attrs *attr);
 gt_tensor *gt__op2(gt__op_id op, gt_tensor *a, gt_tensor *b, const gt__attrs *attr);
 /* All outputs; want: bit k set if output k is wanted (others stay NULL and are not computed where the kernel allows). */
 gt_status gt__op_multi(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, uint32_t want, gt_tensor **out);
-/* Writes into an existing tensor (FILL, COPY, UNIFORM …). Not recorded; does not touch the version. */
+/* Writes into an existing tensor (FILL, COPY, UNIFORM …), or adds to it where the attributes say `accumulate`. Not recorded, not checked, not cast; does not touch
+ * the version. */
 gt_status gt__op_into(gt__op_id op, gt_tensor *const *in, int32_t n_in, const gt__attrs *attr, gt_tensor *out);
 
 /* A gradient rule that is done with dy[k], in[k] or out[k] lets go of it, so that its memory serves the rest of the rule. */
 void gt__grad_done_dy(gt__grad *grad, int k);
 void gt__grad_done_in(gt__grad *grad, int k);
 void gt__grad_done_out(gt__grad *grad, int k);
+
+/* Where input k's gradient ends in a leaf, perhaps through a cast, a rule may write it there itself: no second copy, and halves are summed in f32. */
+typedef struct gt__sink {
+    gt_tensor *into; /* of the leaf's shape and layout, accumulate dtype; NULL: there is no such place, set dx[k] as always */
+    gt_tensor *leaf;
+    bool accumulate; /* add to what `into` holds; else overwrite it */
+} gt__sink;
+gt_status gt__grad_sink(gt__grad *grad, int k, gt__sink *sink);
+/* After writing, with the outcome of that, which it returns. */
+gt_status gt__grad_sink_done(gt__sink *sink, gt_status status);
 
 /* --- helpers for shape rules and kernels -----------------------------------------------------------------------------------------------
  * `conv2d "block1.conv"`: the call's op and, inside a module, its path. */
@@ -170,10 +193,10 @@ const char *gt__call_text(const gt__call *call, char *buffer, size_t size);
 gt_status gt__call_fail(const gt__call *call, gt_status status, const char *file, int line, const char *hint, const char *format, ...)
     GT__PRINTF(6, 7);
 
-#define GT__SHAPE_RULE(id, name, shape, grad, layout, saves) gt_status gt__shape_##shape(gt__call *call);
+#define GT__SHAPE_RULE(id, name, shape, grad, layout, saves, cast) gt_status gt__shape_##shape(gt__call *call);
 GT__OP_LIST(GT__SHAPE_RULE)
 #undef GT__SHAPE_RULE
-#define GT__GRAD_RULE(id, name, shape, grad, layout, saves) gt_status gt__grad_##grad(gt__grad *grad);
+#define GT__GRAD_RULE(id, name, shape, grad, layout, saves, cast) gt_status gt__grad_##grad(gt__grad *grad);
 GT__OP_LIST(GT__GRAD_RULE)
 #undef GT__GRAD_RULE
 

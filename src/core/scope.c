@@ -19,8 +19,7 @@ gt_tensor *gt__scope_add(gt_tensor *tensor) {
     return tensor;
 }
 
-gt_status gt_scope_begin(gt_context *ctx) {
-    GT_REQUIRE_HANDLE(ctx);
+gt_status gt__scope_begin(gt_context *ctx) {
     if (ctx->n_scopes == ctx->cap_scopes) {
         int32_t capacity = GT__MAX(ctx->cap_scopes * 2, 16);
         gt__scope *grown = gt__realloc(ctx->scopes, (size_t)capacity * sizeof *grown);
@@ -28,15 +27,26 @@ gt_status gt_scope_begin(gt_context *ctx) {
         ctx->scopes = grown;
         ctx->cap_scopes = capacity;
     }
-    ctx->scopes[ctx->n_scopes++].first = ctx->n_scoped;
+    ctx->scopes[ctx->n_scopes++] = (gt__scope){.first = ctx->n_scoped};
+    return GT_OK;
+}
+
+gt_status gt_scope_begin(gt_context *ctx) {
+    GT_REQUIRE_HANDLE(ctx);
+    GT_TRY(gt__scope_begin(ctx));
+    ctx->scopes[ctx->n_scopes - 1].callers = true;
     return GT_OK;
 }
 
 gt_status gt_scope_end(gt_context *ctx) {
     GT_REQUIRE_HANDLE(ctx);
     GT_REQUIRE(ctx->n_scopes > 0, GT_BAD_STATE, "gt_scope_end: no scope is open");
-    int32_t first = ctx->scopes[--ctx->n_scopes].first;
-    while (ctx->n_scoped > first) gt_tensor_release(ctx->scoped[--ctx->n_scoped]);
+    gt__scope scope = ctx->scopes[--ctx->n_scopes];
+    while (ctx->n_scoped > scope.first) gt_tensor_release(ctx->scoped[--ctx->n_scoped]);
+    if (ctx->n_scopes == 0 && scope.callers) {
+        if (!ctx->stepped && ctx->open_windows == 0) gt__allocator_next_step(ctx->allocator);
+        ctx->stepped = false;
+    }
     return GT_OK;
 }
 

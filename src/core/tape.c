@@ -1,5 +1,6 @@
 /* Recording calls, and what the record says of a tensor. */
 #include "core/node.h"
+#include "core/offload.h"
 
 bool gt__needs_grad(const gt_tensor *t) { return t->requires_grad != 0; }
 
@@ -43,12 +44,29 @@ gt_status gt_no_grad_end(gt_context *ctx) {
 
 int32_t gt_grad_enabled(const gt_context *ctx) { return ctx ? ctx->no_grad == 0 : 0; }
 
-static gt_status save(gt__saved *slot, gt_tensor *tensor, gt_memory_category from) {
+gt_status gt__save(gt__saved *slot, gt_tensor *tensor, gt_memory_category from) {
     slot->tensor = gt__tensor_alias(tensor);
     if (slot->tensor == NULL) return GT_OUT_OF_HOST_MEMORY;
     slot->version = tensor->storage->version;
     gt__block *block = tensor->storage->block;
     if (block && gt__block_category(block) == from) gt__block_set_category(tensor->ctx->allocator, block, GT_MEMORY_ACTIVATION);
+    gt__offload_saved(slot->tensor);
+    return GT_OK;
+}
+
+gt__node *gt__recipe_of(const gt_tensor *tensor) {
+    const int64_t worth = 1 << 20; /* bytes: below, a launch costs more than the memory is worth */
+    gt__node *node = tensor->node;
+    if (node == NULL || node->op != GT__OP_BATCH_NORM_RELU || node->freed || tensor->output != 0 || tensor->view_base) return NULL;
+    if (tensor->storage->version != 0 || (int64_t)gt_tensor_bytes(tensor) < worth) return NULL;
+    bool keeps_input = node->saved_in[0].tensor || node->saved_in[0].recipe;
+    return keeps_input && node->saved_out[1].tensor && node->saved_out[2].tensor ? node : NULL;
+}
+
+static gt_status save_input(gt__saved *slot, gt_tensor *tensor) {
+    slot->recipe = gt__recipe_of(tensor);
+    if (slot->recipe == NULL) return gt__save(slot, tensor, GT_MEMORY_TEMPORARY);
+    gt__node_retain(slot->recipe);
     return GT_OK;
 }
 
@@ -56,8 +74,8 @@ static uint32_t saves_of(const gt__call *call, const gt__node *node) {
     if (call->op == GT__OP_CUSTOM) return gt__custom_saves(call->attr.custom.op, call->n_in);
     uint64_t declared = gt__op_table[call->op].saves;
     uint32_t mask = 0;
-    for (int32_t k = 0; k < 3 && k < call->n_in; ++k) {
-        if (node->needs[k]) mask |= (uint32_t)(declared >> (16 * k)) & 0xffffu;
+    for (int32_t k = 0; k < call->n_in; ++k) {
+        if (node->needs[k]) mask |= (uint32_t)(declared >> (16 * GT__MIN(k, 3))) & 0xffffu;
     }
     return mask;
 }
@@ -77,12 +95,12 @@ gt_status gt__record(const gt__call *call, gt_tensor *const *in) {
     }
     uint32_t mask = any ? saves_of(call, node) : 0;
     for (int32_t k = 0; k < GT__MAX_SAVED_IN && k < call->n_in; ++k) {
-        if ((mask & GT__IN(k)) && in[k]) GT_TRY_GOTO(status, save(&node->saved_in[k], in[k], GT_MEMORY_TEMPORARY), failed);
+        if ((mask & GT__IN(k)) && in[k]) GT_TRY_GOTO(status, save_input(&node->saved_in[k], in[k]), failed);
     }
     for (int32_t k = 0; k < call->n_out; ++k) {
         if (call->out[k] == NULL) continue;
         node->out_dtype[k] = call->out[k]->meta.dtype;
-        if (mask & GT__OUT(k)) GT_TRY_GOTO(status, save(&node->saved_out[k], call->out[k], GT_MEMORY_TEMPORARY), failed);
+        if (mask & GT__OUT(k)) GT_TRY_GOTO(status, gt__save(&node->saved_out[k], call->out[k], GT_MEMORY_TEMPORARY), failed);
     }
     if (call->op == GT__OP_CUSTOM) gt__custom_retain(call->attr.custom.op);
     /* Only the first output carries a gradient, the others are by-products; a custom op's all do. */

@@ -1,5 +1,6 @@
 /* Handles and storages: making, counting, viewing, naming. */
 #include "core/node.h"
+#include "core/offload.h"
 
 #include <stdio.h>
 
@@ -22,9 +23,20 @@ static gt_tensor *handle_new(gt_context *ctx) {
 }
 
 void gt__storage_release(gt__storage *storage) {
-    if (--storage->references > 0) return;
+    if (--storage->references > 0) {
+        if (GT__UNLIKELY(storage->parcel != NULL) && storage->references == storage->saved) gt__offload_idle(storage);
+        return;
+    }
+    if (storage->parcel) gt__offload_forget(storage);
+    if (storage->half) gt_tensor_release(storage->half);
     if (storage->block) gt__allocator_free(storage->ctx->allocator, storage->block);
     gt__free(storage);
+}
+
+/* No record needs it any more, but somebody keeps it: that is not backward's memory. */
+static void storage_kept(gt__storage *storage) {
+    if (storage->block && gt__block_category(storage->block) == GT_MEMORY_ACTIVATION)
+        gt__block_set_category(storage->ctx->allocator, storage->block, GT_MEMORY_TEMPORARY);
 }
 
 /* Drops everything the handle holds. */
@@ -40,6 +52,7 @@ static void handle_empty(gt_tensor *t) {
     if (node) gt__node_release(node);
     if (grad) gt_tensor_release(grad);
     if (base) gt_tensor_release(base);
+    if (storage && t->saved && --storage->saved == 0 && storage->references > 1) storage_kept(storage);
     if (storage) gt__storage_release(storage);
 }
 
@@ -86,13 +99,21 @@ gt_tensor *gt__tensor_new_for(gt_context *ctx, const gt__meta *meta, gt_memory_c
     if (storage == NULL) return NULL;
     storage->ctx = ctx;
     storage->references = 1;
+    storage->birth = ++ctx->storages_made;
     if (meta->numel > 0) {
         size_t bytes = (size_t)meta->numel * gt_dtype_size(meta->dtype);
-        if (gt__allocator_alloc(ctx->allocator, bytes, category, op, ctx->module_path, false, &storage->block) != GT_OK) {
+        const gt__tag tag = {.op = op,
+                             .module = ctx->module_path,
+                             .shape = meta->shape,
+                             .ndim = meta->ndim,
+                             .dtype = meta->dtype,
+                             .category = category};
+        if (gt__allocator_alloc(ctx->allocator, bytes, &tag, false, &storage->block) != GT_OK) {
             gt__free(storage);
             return NULL;
         }
         storage->data = gt__block_data(storage->block);
+        storage->bytes = bytes;
     }
     gt_tensor *t = handle_new(ctx);
     if (t == NULL) {

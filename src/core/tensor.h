@@ -15,8 +15,20 @@ typedef struct gt__storage {
     void *data;
     struct gt__block *block; /* NULL when empty */
     int64_t references;
-    uint32_t version; /* counts changes in place */
+    uint32_t version;      /* counts changes in place */
+    uint32_t half_version; /* the version that `half` is a copy of */
+    gt_tensor *half;       /* what autocast uses instead of a weight, counted; NULL: nothing yet (core/autocast.c) */
+    size_t bytes;          /* as asked for */
+    int64_t saved;         /* how many of the references are records' */
+    struct gt__parcel *parcel; /* where it is, if it may move to the host (core/offload.c), else NULL */
+    uint64_t birth;        /* storages and segments are numbered in the order in which they were made */
+    uint64_t seen, flows;  /* numbers of the last segment that used it, and that computed it from what requires a gradient (core/checkpoint.c) */
+    uint32_t walk;         /* core/oom_facts.c: which walk over the records last came here */
+    uint32_t walk_flags;
 } gt__storage;
+
+/* gt_tensor.saved */
+enum { GT__SAVED_NOT, GT__SAVED_STALE /* `data` is what it was before the storage moved, if it did */, GT__SAVED };
 
 struct gt_tensor {
     gt__meta meta;
@@ -31,6 +43,7 @@ struct gt_tensor {
     uint32_t view_version; /* storage version at which `node` was right, for views */
     uint8_t output;        /* which output of `node` */
     uint8_t requires_grad;
+    uint8_t saved;      /* a record's handle: GT__SAVED_ */
     uint8_t grad_valid; /* the gradient buffer holds a gradient of this window */
     gt_tensor *live_next, *live_prev; /* all handles of the context */
 };

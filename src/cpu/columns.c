@@ -14,8 +14,9 @@
 #define SAMPLE 16
 
 typedef struct columns_job {
-    const float *x, *dy;
+    const float *x, *dy, *residual;
     float *y; /* or dx */
+    void (*scale_rows)(const struct columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows);
     int64_t rows, width;
     int64_t blocks_each, pitch; /* blocks a part; sums of one part to those of the next */
     const double *mean;
@@ -217,16 +218,72 @@ GT__CPU_CLONES static void gradient_rows(int64_t n, int64_t rows, int64_t width,
         for (int64_t i = 0; i < n; i++) dx[row * width + i] = dy[row * width + i] * a[i] + (b[i] - (x[row * width + i] - k[i]) * slope[i]);
 }
 
+GT__CPU_CLONES static void scale_rows_relu(int64_t n, int64_t rows, int64_t width, float *restrict y, const float *restrict x,
+                                           const float *restrict k, const float *restrict a, const float *restrict b) {
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = 0; i < n; i++) {
+            float value = (x[row * width + i] - k[i]) * a[i] + b[i];
+            y[row * width + i] = value <= 0 ? 0 : value; /* NaN stays */
+        }
+    }
+}
+
+GT__CPU_CLONES static void scale_rows_add_relu(int64_t n, int64_t rows, int64_t width, float *restrict y, const float *restrict x,
+                                               const float *restrict residual, const float *restrict k, const float *restrict a,
+                                               const float *restrict b) {
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = 0; i < n; i++) {
+            float value = ((x[row * width + i] - k[i]) * a[i] + b[i]) + residual[row * width + i];
+            y[row * width + i] = value <= 0 ? 0 : value;
+        }
+    }
+}
+
+GT__CPU_CLONES static void mask_rows(int64_t n, int64_t rows, int64_t width, float *restrict dz, const float *restrict dy,
+                                     const float *restrict x, const float *restrict k, const float *restrict a, const float *restrict b) {
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = 0; i < n; i++) {
+            float value = (x[row * width + i] - k[i]) * a[i] + b[i];
+            dz[row * width + i] = value > 0 ? dy[row * width + i] : (value != value ? value : 0);
+        }
+    }
+}
+
+/* dy's memory becomes dx. */
+GT__CPU_CLONES static void gradient_rows_in_place(int64_t n, int64_t rows, int64_t width, float *restrict dx, const float *restrict x,
+                                                  const float *restrict k, const float *restrict a, const float *restrict b,
+                                                  const float *restrict slope) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < n; i++) dx[row * width + i] = dx[row * width + i] * a[i] + (b[i] - (x[row * width + i] - k[i]) * slope[i]);
+}
+
+static void scale_block(const columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows) {
+    scale_rows(n, rows, job->width, job->y + at, job->x + at, job->k + c, job->a + c, job->b + c);
+}
+
+static void scale_relu_block(const columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows) {
+    scale_rows_relu(n, rows, job->width, job->y + at, job->x + at, job->k + c, job->a + c, job->b + c);
+}
+
+static void scale_add_relu_block(const columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows) {
+    scale_rows_add_relu(n, rows, job->width, job->y + at, job->x + at, job->residual + at, job->k + c, job->a + c, job->b + c);
+}
+
+static void mask_block(const columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows) {
+    mask_rows(n, rows, job->width, job->y + at, job->dy + at, job->x + at, job->k + c, job->a + c, job->b + c);
+}
+
+static void gradient_block(const columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows) {
+    if (job->dy == job->y)
+        gradient_rows_in_place(n, rows, job->width, job->y + at, job->x + at, job->k + c, job->a + c, job->b + c, job->slope + c);
+    else
+        gradient_rows(n, rows, job->width, job->y + at, job->dy + at, job->x + at, job->k + c, job->a + c, job->b + c, job->slope + c);
+}
+
 static void scale_range(void *argument, int64_t begin, int64_t end) {
     const columns_job *job = argument;
-    for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
-        int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = begin * job->width + c;
-        if (job->dy)
-            gradient_rows(n, end - begin, job->width, job->y + at, job->dy + at, job->x + at, job->k + c, job->a + c, job->b + c,
-                          job->slope + c);
-        else
-            scale_rows(n, end - begin, job->width, job->y + at, job->x + at, job->k + c, job->a + c, job->b + c);
-    }
+    for (int64_t c = 0; c < job->width; c += GT__CHUNK)
+        job->scale_rows(job, begin * job->width + c, c, GT__MIN(job->width - c, GT__CHUNK), end - begin);
 }
 
 /* As f32, unless that loses it. */
@@ -242,11 +299,8 @@ static bool split(double value, float *whole, double *rest) {
     return good;
 }
 
-bool gt__cpu_columns_scale(gt__device *device, const gt_tensor *x, gt_tensor *y, int64_t rows, int64_t width, const double *mean,
-                           const double *scale, const double *shift) {
-    if (!is_f32(x) || !is_f32(y)) return false;
-    float *k = gt__calloc((size_t)width, 3 * sizeof *k), *a = k + width, *b = a + width;
-    if (!k) return false;
+/* (x - k) a + b is (x - mean) scale + shift. */
+static bool coefficients(int64_t width, const double *mean, const double *scale, const double *shift, float *k, float *a, float *b) {
     bool good = true;
     for (int64_t c = 0; c < width; c++) {
         double rest;
@@ -255,8 +309,32 @@ bool gt__cpu_columns_scale(gt__device *device, const gt_tensor *x, gt_tensor *y,
         good = fabs(moved) <= (double)FLT_MAX && good;
         b[c] = (float)moved;
     }
+    return good;
+}
+
+bool gt__cpu_columns_scale(gt__device *device, const gt_tensor *x, const gt_tensor *residual, gt_tensor *y, int64_t rows, int64_t width,
+                           const double *mean, const double *scale, const double *shift, bool relu) {
+    if (!is_f32(x) || !is_f32(y) || !is_f32(residual) || (residual && !relu)) return false;
+    float *k = gt__calloc((size_t)width, 3 * sizeof *k), *a = k + width, *b = a + width;
+    if (!k) return false;
+    bool good = coefficients(width, mean, scale, shift, k, a, b);
     columns_job job = {.x = gt__data(x), .y = gt__data(y), .width = width, .k = k, .a = a, .b = b};
+    if (residual) job.residual = gt__data(residual);
+    job.scale_rows = residual ? scale_add_relu_block : relu ? scale_relu_block : scale_block;
     if (good) gt__cpu_for(device, rows, gt__cpu_grain(width * 2), scale_range, &job);
+    gt__free(k);
+    return good;
+}
+
+bool gt__cpu_columns_mask(gt__device *device, const gt_tensor *dy, const gt_tensor *x, gt_tensor *dz, int64_t rows, int64_t width,
+                          const double *mean, const double *scale, const double *shift) {
+    if (!is_f32(x) || !is_f32(dy) || !is_f32(dz)) return false;
+    float *k = gt__calloc((size_t)width, 3 * sizeof *k), *a = k + width, *b = a + width;
+    if (!k) return false;
+    bool good = coefficients(width, mean, scale, shift, k, a, b);
+    columns_job job = {.x = gt__data(x), .dy = gt__data(dy), .y = gt__data(dz), .width = width, .k = k, .a = a, .b = b};
+    job.scale_rows = mask_block;
+    if (good) gt__cpu_for(device, rows, gt__cpu_grain(width * 3), scale_range, &job);
     gt__free(k);
     return good;
 }
@@ -276,6 +354,7 @@ bool gt__cpu_columns_gradient(gt__device *device, const gt_tensor *dy, const gt_
         b[c] = (float)moved;
     }
     columns_job job = {.x = gt__data(x), .dy = gt__data(dy), .y = gt__data(dx), .width = width, .k = k, .a = a, .b = b, .slope = slope};
+    job.scale_rows = gradient_block;
     if (good) gt__cpu_for(device, rows, gt__cpu_grain(width * 3), scale_range, &job);
     gt__free(k);
     return good;

@@ -185,15 +185,47 @@ GT__CPU_KERNEL(conv2d_backward_input) {
     return gt__cpu_gemm(device, &gemm);
 }
 
+/* --- the weight's gradient, which may be added to what is there -------------------------------------------------------------------------- */
+
+typedef struct sum_job {
+    float *sum;
+    const float *add;
+} sum_job;
+
+static void sum_range(void *argument, int64_t begin, int64_t end) {
+    const sum_job *job = argument;
+    for (int64_t i = begin; i < end; i++) job->sum[i] += job->add[i];
+}
+
+/* oneDNN can only overwrite. */
+static gt_status onednn_backward_weight(gt__device *device, const gt__call *call) {
+    gt_tensor *dw = call->out[0];
+    if (!call->attr.conv.accumulate) return gt__onednn_conv2d_backward_weight(device, call);
+    size_t bytes = (size_t)dw->meta.numel * gt_dtype_size(dw->meta.dtype);
+    void *data, *handle;
+    if (dw->meta.dtype != GT_DTYPE_F32 || call->in[0]->meta.dtype != GT_DTYPE_F32 || bytes > device->workspace_limit)
+        return GT_NOT_SUPPORTED;
+    if (gt__scratch_alloc_quiet(device->ctx, bytes, &data, &handle) != GT_OK) return GT_NOT_SUPPORTED;
+    gt_tensor alone = *dw;
+    alone.data = data;
+    gt__call part = *call;
+    part.out[0] = &alone;
+    gt_status status = gt__onednn_conv2d_backward_weight(device, &part);
+    sum_job job = {gt__data(dw), data};
+    if (status == GT_OK) gt__cpu_for(device, dw->meta.numel, 16384, sum_range, &job);
+    gt__scratch_free(device->ctx, handle);
+    return status;
+}
+
 GT__CPU_KERNEL(conv2d_backward_weight) {
     const gt_tensor *dy = call->in[0], *x = call->in[1];
     gt_tensor *dw = call->out[0];
     if (dw->meta.numel == 0) return GT_OK;
     if (dy->meta.numel == 0) {
-        gt__cpu_fill_tensor(device, gt__data(dw), &dw->meta, 0.0);
+        if (!call->attr.conv.accumulate) gt__cpu_fill_tensor(device, gt__data(dw), &dw->meta, 0.0);
         return GT_OK;
     }
-    gt_status status = gt__onednn_conv2d_backward_weight(device, call);
+    gt_status status = onednn_backward_weight(device, call);
     if (status != GT_NOT_SUPPORTED) return status;
 
     conv_sizes s = sizes_of(call, x->meta.shape, dw->meta.shape, dy->meta.shape);
@@ -208,6 +240,7 @@ GT__CPU_KERNEL(conv2d_backward_weight) {
                      .c_dtype = dw->meta.dtype,
                      .row_stride = columns,
                      .column_stride = 1,
+                     .accumulate = call->attr.conv.accumulate,
                      .batch_ndim = 1,
                      .batch_shape = {s.groups},
                      .c_batch_strides = {s.out * columns}};

@@ -144,6 +144,13 @@ static gt_status cpu_event_wait_host(gt__device *device, gt__event *event) {
     return GT_OK;
 }
 
+static gt_status cpu_event_query(gt__device *device, gt__event *event, int32_t *done) {
+    (void)device;
+    (void)event;
+    *done = 1;
+    return GT_OK;
+}
+
 static void *cpu_stream(gt__device *device, gt__stream_id stream) {
     (void)device;
     (void)stream;
@@ -207,6 +214,7 @@ static const gt__backend cpu_backend = {
     .event_record = cpu_event_record,
     .event_wait_stream = cpu_event_record,
     .event_wait_host = cpu_event_wait_host,
+    .event_query = cpu_event_query,
     .stream = cpu_stream,
     .take_error = cpu_take_error,
     .kernels = gt__cpu_kernels,
@@ -214,6 +222,11 @@ static const gt__backend cpu_backend = {
     .grad_norm = gt__cpu_grad_norm,
     .grad_clip_norm = gt__cpu_grad_clip_norm,
     .grad_clip_value = gt__cpu_grad_clip_value,
+    .grad_scale = gt__cpu_grad_scale,
+    .step_task = gt__cpu_step_task,
+    .grad_step_task = gt__cpu_grad_step_task,
+    .mark_not_finite = gt__cpu_mark_not_finite,
+    .copy_many = gt__cpu_copy_many,
 };
 
 const gt__backend *gt__backend_cpu(void) { return &cpu_backend; }

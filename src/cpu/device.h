@@ -37,9 +37,15 @@ static inline int64_t gt__cpu_grain(int64_t cost) {
 
 extern const gt__kernel gt__cpu_kernels[GT__OP_COUNT];
 
-gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count);
-gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm);
+gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count,
+                        const gt__step_control *control);
+gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad);
 gt_status gt__cpu_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm);
 gt_status gt__cpu_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value);
+gt_status gt__cpu_grad_scale(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_control *control);
+gt_status gt__cpu_step_task(gt__device *device, const gt__step_task *task);
+gt_status gt__cpu_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task);
+gt_status gt__cpu_mark_not_finite(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least);
+gt_status gt__cpu_copy_many(gt__device *device, const gt__copy_item *list, int32_t count);
 
 #endif

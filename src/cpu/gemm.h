@@ -33,6 +33,7 @@ typedef struct gt__gemm {
     int64_t row_stride, column_stride;
     const void *bias; /* n of them, or NULL */
     int32_t relu;
+    int32_t accumulate; /* C += … */
     int32_t batch_ndim; /* entries of the arrays below and of batch_strides; 0: one product */
     int64_t batch_shape[GT_MAX_DIMS], c_batch_strides[GT_MAX_DIMS], bias_batch_strides[GT_MAX_DIMS];
 } gt__gemm;

@@ -28,10 +28,10 @@ static void NAME(pack)(const gt__gemm_source *source, const void *data, int64_t 
     }
 }
 
-/* The finished sums of a tile go to C: bias, relu, dtype. */
+/* The finished sums of a tile go to C: bias, relu, what C held, dtype. */
 static void NAME(finish)(const gt__gemm *gemm, const block_place *place, int64_t i0, int64_t rows, int64_t j0, int64_t columns, REAL *sums,
                          int64_t sums_stride) {
-    REAL bias[BLOCK_N];
+    REAL bias[BLOCK_N], held[BLOCK_N];
     if (place->bias) NAME(gt__cpu_load)(bias, gt__cpu_at(place->bias, gemm->bias_dtype, j0), gemm->bias_dtype, 1, columns);
     for (int64_t i = 0; i < rows; i++) {
         REAL *row = sums + i * sums_stride;
@@ -40,6 +40,10 @@ static void NAME(finish)(const gt__gemm *gemm, const block_place *place, int64_t
         if (gemm->relu)
             for (int64_t j = 0; j < columns; j++) row[j] = row[j] <= 0 ? 0 : row[j]; /* NaN stays */
         void *to = gt__cpu_at_mut(place->c, gemm->c_dtype, (i0 + i) * gemm->row_stride + j0 * gemm->column_stride);
+        if (gemm->accumulate) {
+            NAME(gt__cpu_load)(held, to, gemm->c_dtype, gemm->column_stride, columns);
+            for (int64_t j = 0; j < columns; j++) row[j] += held[j];
+        }
         NAME(gt__cpu_store)(to, gemm->c_dtype, gemm->column_stride, row, columns);
     }
 }

@@ -53,6 +53,7 @@
     X(MATMUL, matmul)                                                                                                                      \
     X(LINEAR, linear)                                                                                                                      \
     X(LINEAR_RELU, linear_relu)                                                                                                            \
+    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight)                                                                                      \
     X(BIAS_RELU_BACKWARD, bias_relu_backward)                                                                                              \
     X(CONV2D, conv2d)                                                                                                                      \
     X(CONV2D_RELU, conv2d_relu)                                                                                                            \
@@ -66,6 +67,11 @@
     X(ADAPTIVE_AVG_POOL2D_BACKWARD, adaptive_avg_pool2d_backward)                                                                          \
     X(BATCH_NORM, batch_norm)                                                                                                              \
     X(BATCH_NORM_BACKWARD, batch_norm_backward)                                                                                            \
+    X(BATCH_NORM_RELU, batch_norm_relu)                                                                                                    \
+    X(BATCH_NORM_ADD_RELU, batch_norm_add_relu)                                                                                            \
+    X(BATCH_NORM_RELU_BACKWARD, batch_norm_relu_backward)                                                                                  \
+    X(BATCH_NORM_ADD_RELU_BACKWARD, batch_norm_add_relu_backward)                                                                          \
+    X(BATCH_NORM_APPLY, batch_norm_apply)                                                                                                  \
     X(LAYER_NORM, layer_norm)                                                                                                              \
     X(LAYER_NORM_BACKWARD, layer_norm_backward)                                                                                            \
     X(SOFTMAX, softmax)                                                                                                                    \

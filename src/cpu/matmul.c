@@ -1,4 +1,4 @@
-/* matmul, linear and linear_relu; the gradient of a fused relu with its bias. */
+/* matmul, linear and linear_relu; the gradients of linear's weight and of a fused relu with its bias. */
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 #include "cpu/map.h"
@@ -58,6 +58,26 @@ static gt_status linear(gt__device *device, const gt__call *call, bool relu) {
 
 GT__CPU_KERNEL(linear) { return linear(device, call, call->attr.linear.activation == GT_ACTIVATION_RELU); }
 GT__CPU_KERNEL(linear_relu) { return linear(device, call, true); }
+
+GT__CPU_KERNEL(linear_backward_weight) {
+    const gt_tensor *dz = call->in[0], *x = call->in[1];
+    gt_tensor *dw = call->out[0];
+    if (dw->meta.numel == 0) return GT_OK;
+    gt_status status = gt__onednn_linear_backward_weight(device, call);
+    if (status != GT_NOT_SUPPORTED) return status;
+
+    gt__gemm gemm = {.m = dw->meta.shape[0],
+                     .n = dw->meta.shape[1],
+                     .k = x->meta.shape[0],
+                     .c = gt__data(dw),
+                     .c_dtype = dw->meta.dtype,
+                     .row_stride = dw->meta.strides[0],
+                     .column_stride = dw->meta.strides[1],
+                     .accumulate = call->attr.linear.accumulate};
+    gemm.a = gt__gemm_matrix(gt__data(dz), dz->meta.dtype, dz->meta.strides[1], dz->meta.strides[0]);
+    gemm.b = gt__gemm_matrix(gt__data(x), x->meta.dtype, x->meta.strides[1], x->meta.strides[0]);
+    return gt__cpu_gemm(device, &gemm);
+}
 
 /* --- (dy, y) -> dz = dy where y > 0, db = sum of dz a channel ------------------------------------------------------------------------- */
 

@@ -8,8 +8,8 @@
 #include <math.h>
 
 typedef struct norm_job {
-    const gt_tensor *x, *dy, *w, *b; /* w and b may be NULL */
-    gt_tensor *y;                    /* or dx */
+    const gt_tensor *x, *dy, *w, *b, *residual; /* all but x may be NULL */
+    gt_tensor *y;                               /* or dx, or dz */
     int64_t rows, width;
     double epsilon;
     /* batch norm: a value a column */
@@ -18,6 +18,7 @@ typedef struct norm_job {
     double *sums, *sums2;     /* width a part */
     int64_t rows_each;
     bool centred; /* sum squares about the mean */
+    bool relu;
     /* layer norm */
     const gt_tensor *mean_in, *rstd_in;
     gt_tensor *mean_out, *rstd_out;
@@ -100,6 +101,11 @@ GT__CPU_CLONES static void scale_row(int64_t n, double *y, const double *x, cons
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean[i]) * scale[i] + shift[i];
 }
 
+GT__CPU_CLONES static void add_relu_row(int64_t n, double *y, const double *residual) {
+    for (int64_t i = 0; residual && i < n; i++) y[i] += residual[i];
+    for (int64_t i = 0; i < n; i++) y[i] = y[i] <= 0 ? 0 : y[i]; /* NaN stays */
+}
+
 static void batch_norm_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
     double buffer[GT__CHUNK], result[GT__CHUNK];
@@ -107,9 +113,27 @@ static void batch_norm_range(void *argument, int64_t begin, int64_t end) {
         for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
             int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = row * job->width + c;
             scale_row(n, result, read_f64(job->x, at, n, buffer), job->mean + c, job->scale + c, job->shift + c);
+            if (job->relu) add_relu_row(n, result, job->residual ? read_f64(job->residual, at, n, buffer) : NULL);
             write_f64(job->y, at, n, result);
         }
     }
+}
+
+/* scale and shift of every column, from `mean` and `rstd` as they are given to others: y must not depend on where they come from. */
+static void batch_scales(norm_job *job, const double *mean, const double *rstd, double *scale, double *shift) {
+    for (int64_t c = 0; c < job->width; c++) {
+        scale[c] = rstd[c] * get_or(job->w, c, 1);
+        shift[c] = get_or(job->b, c, 0);
+    }
+    job->mean = mean;
+    job->scale = scale;
+    job->shift = shift;
+}
+
+static void batch_apply(gt__device *device, norm_job *job) {
+    if (job->y &&
+        !gt__cpu_columns_scale(device, job->x, job->residual, job->y, job->rows, job->width, job->mean, job->scale, job->shift, job->relu))
+        gt__cpu_for(device, job->rows, gt__cpu_grain(job->width * 2), batch_norm_range, job);
 }
 
 /* The batch's statistics, and the running ones moved towards them. */
@@ -132,11 +156,34 @@ static void batch_statistics(gt__device *device, const gt__call *call, norm_job 
     }
 }
 
-GT__CPU_KERNEL(batch_norm) {
+/* The mean as it is kept: a number, and what that lost by rounding to the statistics' dtype. */
+static double mean_of(const gt_tensor *kept, int64_t width, int64_t c) { return get_or(kept, c, 0) + get_or(kept, width + c, 0); }
+
+/* Rounds both to what can be kept, and keeps them where wanted: whoever is given the kept ones computes the same. */
+static void keep_statistics(const gt__call *call, int64_t width, double *mean, double *rstd) {
+    bool whole = call->in[0]->meta.dtype == GT_DTYPE_F64;
+    for (int64_t c = 0; c < width; c++) {
+        double near = whole ? mean[c] : (double)(float)mean[c], rest = isfinite(near) ? mean[c] - near : 0;
+        if (!whole) rest = (double)(float)rest;
+        mean[c] = near + rest;
+        if (!whole) rstd[c] = (double)(float)rstd[c];
+        put(call->out[1], c, near);
+        put(call->out[1], width + c, rest);
+        put(call->out[2], c, rstd[c]);
+    }
+}
+
+static gt_status batch_norm(gt__device *device, const gt__call *call, const gt_tensor *residual, bool relu) {
     const gt_tensor *x = call->in[0];
     bool training = call->attr.norm.training != 0;
-    norm_job job = {
-        .x = x, .w = call->in[1], .b = call->in[2], .y = call->out[0], .width = x->meta.shape[1], .epsilon = call->attr.norm.epsilon};
+    norm_job job = {.x = x,
+                    .w = call->in[1],
+                    .b = call->in[2],
+                    .residual = residual,
+                    .y = call->out[0],
+                    .width = x->meta.shape[1],
+                    .epsilon = call->attr.norm.epsilon,
+                    .relu = relu};
     if (job.width == 0) return GT_OK;
     job.rows = x->meta.numel / job.width;
     int64_t parts = column_parts(device, job.rows, job.width), width = job.width;
@@ -152,18 +199,43 @@ GT__CPU_KERNEL(batch_norm) {
             rstd[c] = 1.0 / sqrt(get_or(call->in[4], c, 0) + job.epsilon);
         }
     }
-    for (int64_t c = 0; c < width; c++) {
-        put(call->out[1], c, mean[c]);
-        put(call->out[2], c, rstd[c]);
-        scale[c] = rstd[c] * get_or(job.w, c, 1);
-        shift[c] = get_or(job.b, c, 0);
-    }
-    job.mean = mean;
-    job.scale = scale;
-    job.shift = shift;
-    if (job.y && !gt__cpu_columns_scale(device, x, job.y, job.rows, width, mean, scale, shift))
-        gt__cpu_for(device, job.rows, gt__cpu_grain(width * 2), batch_norm_range, &job);
+    keep_statistics(call, width, mean, rstd);
+    batch_scales(&job, mean, rstd, scale, shift);
+    batch_apply(device, &job);
     gt__free(room);
+    return GT_OK;
+}
+
+GT__CPU_KERNEL(batch_norm) { return batch_norm(device, call, NULL, false); }
+GT__CPU_KERNEL(batch_norm_relu) { return batch_norm(device, call, NULL, true); }
+GT__CPU_KERNEL(batch_norm_add_relu) { return batch_norm(device, call, call->in[5], true); }
+
+/* Room for, and the values of, mean, rstd, scale and shift; the caller frees job->mean. */
+static gt_status given_statistics(norm_job *job, const gt_tensor *mean_in, const gt_tensor *rstd_in) {
+    int64_t width = job->width;
+    double *mean = gt__calloc((size_t)width, 4 * sizeof *mean), *rstd = mean + width;
+    if (!mean) return GT_OUT_OF_HOST_MEMORY;
+    for (int64_t c = 0; c < width; c++) {
+        mean[c] = mean_of(mean_in, width, c);
+        rstd[c] = get_or(rstd_in, c, 0);
+    }
+    batch_scales(job, mean, rstd, rstd + width, rstd + 2 * width);
+    return GT_OK;
+}
+
+GT__CPU_KERNEL(batch_norm_apply) {
+    const gt_tensor *x = call->in[0];
+    norm_job job = {.x = x,
+                    .w = call->in[1],
+                    .b = call->in[2],
+                    .y = call->out[0],
+                    .width = x->meta.shape[1],
+                    .relu = call->attr.norm.activation == GT_ACTIVATION_RELU};
+    if (x->meta.numel == 0) return GT_OK;
+    job.rows = x->meta.numel / job.width;
+    GT_TRY(given_statistics(&job, call->in[3], call->in[4]));
+    batch_apply(device, &job);
+    gt__free((double *)job.mean);
     return GT_OK;
 }
 
@@ -186,8 +258,10 @@ static void batch_norm_backward_range(void *argument, int64_t begin, int64_t end
     }
 }
 
-GT__CPU_KERNEL(batch_norm_backward) {
-    const gt_tensor *dy = call->in[0], *x = call->in[1], *w = call->in[2], *mean_in = call->in[3], *rstd_in = call->in[4];
+/* `dy` may be dx's memory. */
+static gt_status batch_norm_gradient(gt__device *device, const gt__call *call, const gt_tensor *dy, const gt_tensor *mean_in,
+                                     const gt_tensor *rstd_in) {
+    const gt_tensor *x = call->in[1], *w = call->in[2];
     bool training = call->attr.norm.training != 0;
     norm_job job = {.x = x, .dy = dy, .y = call->out[0], .width = x->meta.shape[1]};
     if (job.width == 0) return GT_OK;
@@ -198,7 +272,7 @@ GT__CPU_KERNEL(batch_norm_backward) {
     double *mean = room, *scale = mean + width, *shift = scale + width, *dot = shift + width;
     job.sums = dot + width;
     job.sums2 = job.sums + width * parts;
-    for (int64_t c = 0; c < width; c++) mean[c] = get_or(mean_in, c, 0);
+    for (int64_t c = 0; c < width; c++) mean[c] = mean_of(mean_in, width, c);
     job.mean = mean;
     if (job.rows > 0 && !gt__cpu_columns_products(device, dy, x, job.rows, width, mean, job.sums, job.sums2))
         column_sums(device, &job, parts);
@@ -219,6 +293,80 @@ GT__CPU_KERNEL(batch_norm_backward) {
         gt__cpu_for(device, job.rows, gt__cpu_grain(width * 3), batch_norm_backward_range, &job);
     gt__free(room);
     return GT_OK;
+}
+
+GT__CPU_KERNEL(batch_norm_backward) { return batch_norm_gradient(device, call, call->in[0], call->in[3], call->in[4]); }
+
+/* --- with relu: its gradient first, in the memory of a result, then batch norm's from there ------------------------------------------------ */
+
+GT__CPU_CLONES static void mask_row(int64_t n, double *dz, const double *dy, const double *y) {
+    for (int64_t i = 0; i < n; i++) dz[i] = y[i] > 0 ? dy[i] : (y[i] != y[i] ? y[i] : 0);
+}
+
+/* The residual of the job is the y that decides, or NULL: it is computed from x. */
+static void mask_range(void *argument, int64_t begin, int64_t end) {
+    const norm_job *job = argument;
+    double buffer[GT__CHUNK], buffer_dy[GT__CHUNK], result[GT__CHUNK];
+    for (int64_t row = begin; row < end; row++) {
+        for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
+            int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = row * job->width + c;
+            const double *y = result;
+            if (job->residual)
+                y = read_f64(job->residual, at, n, buffer);
+            else
+                scale_row(n, result, read_f64(job->x, at, n, buffer), job->mean + c, job->scale + c, job->shift + c);
+            mask_row(n, result, read_f64(job->dy, at, n, buffer_dy), y);
+            write_f64(job->y, at, n, result);
+        }
+    }
+}
+
+/* dz's memory: a result's that is there, else `*room`, the caller's. */
+static gt_status mask_room(const gt__call *call, gt_tensor *dz, void **room) {
+    gt_tensor *result = call->n_out > 3 && call->out[3] ? call->out[3] : call->out[0];
+    *dz = *call->in[0];
+    *room = NULL;
+    if (result) {
+        dz->data = gt__data(result);
+        return GT_OK;
+    }
+    *room = gt__calloc((size_t)GT__MAX(dz->meta.numel, 1), gt_dtype_size(dz->meta.dtype));
+    dz->data = *room;
+    return *room ? GT_OK : GT_OUT_OF_HOST_MEMORY;
+}
+
+GT__CPU_KERNEL(batch_norm_relu_backward) {
+    const gt_tensor *x = call->in[1], *mean = call->in[4], *rstd = call->in[5];
+    gt_tensor dz;
+    void *room;
+    if (x->meta.shape[1] == 0) return GT_OK;
+    GT_TRY(mask_room(call, &dz, &room));
+    norm_job job = {.x = x, .dy = call->in[0], .w = call->in[2], .b = call->in[3], .y = &dz, .width = x->meta.shape[1]};
+    job.rows = x->meta.numel / job.width;
+    gt_status status = given_statistics(&job, mean, rstd);
+    if (status == GT_OK) {
+        if (!gt__cpu_columns_mask(device, job.dy, x, &dz, job.rows, job.width, job.mean, job.scale, job.shift))
+            gt__cpu_for(device, job.rows, gt__cpu_grain(job.width * 3), mask_range, &job);
+        gt__free((double *)job.mean);
+        status = batch_norm_gradient(device, call, &dz, mean, rstd);
+    }
+    gt__free(room);
+    return status;
+}
+
+GT__CPU_KERNEL(batch_norm_add_relu_backward) {
+    const gt_tensor *x = call->in[1];
+    gt_tensor dz;
+    void *room;
+    if (x->meta.shape[1] == 0) return GT_OK;
+    GT_TRY(mask_room(call, &dz, &room));
+    norm_job job = {.x = x, .dy = call->in[0], .residual = call->in[3], .y = &dz, .width = x->meta.shape[1]};
+    job.rows = x->meta.numel / job.width;
+    gt__cpu_for(device, job.rows, gt__cpu_grain(job.width * 2), mask_range, &job);
+    gt_status status = GT_OK;
+    if (call->out[0] || call->out[1] || call->out[2]) status = batch_norm_gradient(device, call, &dz, call->in[4], call->in[5]);
+    gt__free(room);
+    return status;
 }
 
 /* --- layer norm -------------------------------------------------------------------------------------------------------------------------- */

@@ -138,13 +138,25 @@ typedef struct matmul_shape {
     int32_t ndim;
     dnnl_dims_t a, b, c, bias, a_strides, b_strides, c_strides, bias_strides;
     bool has_bias;
+    bool accumulate; /* c += a b */
 } matmul_shape;
+
+/* dst += result, instead of dst = result. */
+static dnnl_status_t add_to_result(dnnl_primitive_attr_t attr) {
+    dnnl_post_ops_t ops = NULL;
+    DNN_TRY(dnnl_post_ops_create(&ops));
+    dnnl_status_t status = gt__dnn_append_sum(ops);
+    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(attr, ops);
+    (void)dnnl_post_ops_destroy(ops);
+    return status;
+}
 
 static dnnl_status_t build_matmul(gt__onednn *onednn, const matmul_shape *s, gt__onednn_plan *plan) {
     gt__dnn_md md[4] = {0};
     gt__dnn_pd pd = NULL;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_status_t status = user_scratchpad(&attr);
+    if (status == dnnl_success && s->accumulate) status = add_to_result(attr);
     if (status == dnnl_success) status = gt__dnn_md_strided(&md[0], s->ndim, s->a, s->a_strides);
     if (status == dnnl_success) status = gt__dnn_md_strided(&md[1], s->ndim, s->b, s->b_strides);
     if (status == dnnl_success) status = gt__dnn_md_strided(&md[2], s->ndim, s->c, s->c_strides);
@@ -332,7 +344,7 @@ static void matmul_key(const matmul_shape *s, gt__onednn_key *key) {
     memset(key, 0, sizeof *key);
     key->numbers[0] = KIND_MATMUL;
     key->numbers[2] = s->ndim;
-    key->numbers[3] = s->has_bias;
+    key->numbers[3] = s->has_bias | (s->accumulate ? 2 : 0);
     int64_t *to = key->numbers + 4;
     for (int32_t i = 0; i < s->ndim; i++) {
         *to++ = s->a[i];
@@ -377,6 +389,24 @@ gt_status gt__onednn_linear(gt__device *device, const gt__call *call) {
     matmul_key(&s, &key);
     run_data data = {.src = gt__data(x), .weights = gt__data(w), .bias = bias ? gt__data(bias) : NULL, .dst = gt__data(y)};
     return find_and_run(device, call, &key, &s, NULL, &data, (double)y->meta.numel * (double)x->meta.shape[1]);
+}
+
+gt_status gt__onednn_linear_backward_weight(gt__device *device, const gt__call *call) {
+    const gt_tensor *dz = call->in[0], *x = call->in[1], *dw = call->out[0];
+    int64_t rows = x->meta.shape[0];
+    if (!worth_it(device, dw, rows) || dz->meta.dtype != GT_DTYPE_F32) return GT_NOT_SUPPORTED;
+    gt__meta turned = dz->meta; /* [N,M] */
+    turned.shape[0] = dz->meta.shape[1];
+    turned.shape[1] = rows;
+    turned.strides[0] = dz->meta.strides[1];
+    turned.strides[1] = dz->meta.strides[0];
+    matmul_shape s = {.ndim = 2, .accumulate = call->attr.linear.accumulate != 0};
+    if (!operand(&turned, s.a, s.a_strides) || !operand(&x->meta, s.b, s.b_strides) || !operand(&dw->meta, s.c, s.c_strides))
+        return GT_NOT_SUPPORTED;
+    gt__onednn_key key;
+    matmul_key(&s, &key);
+    run_data data = {.src = gt__data(dz), .weights = gt__data(x), .dst = gt__data(dw)};
+    return find_and_run(device, call, &key, &s, NULL, &data, (double)dw->meta.numel * (double)rows);
 }
 
 /* --- convolution ---------------------------------------------------------------------------------------------------------------------------- */

@@ -16,8 +16,9 @@ const char *gt__onednn_version(char *buffer, size_t size);
 
 gt_status gt__onednn_matmul(gt__device *device, const gt__call *call);
 gt_status gt__onednn_linear(gt__device *device, const gt__call *call);
+gt_status gt__onednn_linear_backward_weight(gt__device *device, const gt__call *call); /* attr.linear.accumulate too */
 gt_status gt__onednn_conv2d(gt__device *device, const gt__call *call);
 gt_status gt__onednn_conv2d_backward_input(gt__device *device, const gt__call *call);
-gt_status gt__onednn_conv2d_backward_weight(gt__device *device, const gt__call *call);
+gt_status gt__onednn_conv2d_backward_weight(gt__device *device, const gt__call *call); /* without accumulate */
 
 #endif

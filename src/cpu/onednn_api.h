@@ -26,6 +26,8 @@ static inline dnnl_status_t gt__dnn_md_tag(gt__dnn_md *md, int ndim, const dnnl_
     return dnnl_memory_desc_create_with_tag(md, ndim, shape, dnnl_f32, tag);
 }
 
+static inline dnnl_status_t gt__dnn_append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
+
 static inline void gt__dnn_md_free(gt__dnn_md *md) {
     if (*md) (void)dnnl_memory_desc_destroy(*md);
     *md = NULL;
@@ -72,6 +74,8 @@ static inline dnnl_status_t gt__dnn_md_strided(gt__dnn_md *md, int ndim, const d
 static inline dnnl_status_t gt__dnn_md_tag(gt__dnn_md *md, int ndim, const dnnl_dims_t shape, dnnl_format_tag_t tag) {
     return dnnl_memory_desc_init_by_tag(md, ndim, shape, dnnl_f32, tag);
 }
+
+static inline dnnl_status_t gt__dnn_append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
 
 static inline void gt__dnn_md_free(gt__dnn_md *md) { (void)md; }
 

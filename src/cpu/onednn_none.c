@@ -26,6 +26,12 @@ gt_status gt__onednn_linear(gt__device *device, const gt__call *call) {
     return GT_NOT_SUPPORTED;
 }
 
+gt_status gt__onednn_linear_backward_weight(gt__device *device, const gt__call *call) {
+    (void)device;
+    (void)call;
+    return GT_NOT_SUPPORTED;
+}
+
 gt_status gt__onednn_conv2d(gt__device *device, const gt__call *call) {
     (void)device;
     (void)call;

@@ -7,7 +7,7 @@
 typedef struct softmax_job {
     const void *x, *y; /* forward: x; backward: dy and y */
     void *out;
-    gt_dtype dtype;
+    gt_dtype dtype, out_dtype;
     int64_t extent, inner; /* elements of a row lie `inner` apart */
     bool log;
 } softmax_job;
@@ -17,7 +17,8 @@ static softmax_job softmax_job_for(const gt__call *call, bool log) {
     int32_t axis = call->attr.softmax.axis;
     softmax_job job = {.x = gt__data(call->in[0]),
                        .out = gt__data(call->out[0]),
-                       .dtype = meta->dtype,
+                       .dtype = call->in[0]->meta.dtype,
+                       .out_dtype = meta->dtype,
                        .extent = meta->shape[axis],
                        .inner = 1,
                        .log = log};
@@ -32,7 +33,7 @@ static void forward_range(void *argument, int64_t begin, int64_t end) {
     int64_t stride = job->inner, n = job->extent;
     for (int64_t row = begin; row < end; row++) {
         const void *x = gt__cpu_at(job->x, job->dtype, row_offset(job, row));
-        void *out = gt__cpu_at_mut(job->out, job->dtype, row_offset(job, row));
+        void *out = gt__cpu_at_mut(job->out, job->out_dtype, row_offset(job, row));
         double most, sum;
         gt__cpu_log_sum_exp(x, job->dtype, stride, n, &most, &sum);
         double log_sum = log(sum);
@@ -41,7 +42,7 @@ static void forward_range(void *argument, int64_t begin, int64_t end) {
             int64_t m = GT__MIN(n - i, GT__CHUNK);
             gt__cpu_load_f64(buffer, gt__cpu_at(x, job->dtype, i * stride), job->dtype, stride, m);
             for (int64_t k = 0; k < m; k++) buffer[k] = job->log ? buffer[k] - most - log_sum : exp(buffer[k] - most) / sum;
-            gt__cpu_store_f64(gt__cpu_at_mut(out, job->dtype, i * stride), job->dtype, stride, buffer, m);
+            gt__cpu_store_f64(gt__cpu_at_mut(out, job->out_dtype, i * stride), job->out_dtype, stride, buffer, m);
         }
     }
 }
@@ -74,7 +75,7 @@ static void backward_range(void *argument, int64_t begin, int64_t end) {
                     continue;
                 }
                 for (int64_t k = 0; k < m; k++) dy[k] = job->log ? dy[k] - exp(y[k]) * sum : y[k] * (dy[k] - sum);
-                gt__cpu_store_f64(gt__cpu_at_mut(job->out, job->dtype, at), job->dtype, stride, dy, m);
+                gt__cpu_store_f64(gt__cpu_at_mut(job->out, job->out_dtype, at), job->out_dtype, stride, dy, m);
             }
         }
     }

@@ -1,10 +1,7 @@
 /* Optimizer updates, gradient norm and clipping over lists of parameters. The formulas are those of torch.optim, in its order of operations. */
+#include "core/step_math.h"
 #include "cpu/device.h"
 #include "cpu/target.h"
-
-#include <float.h>
-#include <gtrain/optim.h>
-#include <math.h>
 
 /* --- rules ------------------------------------------------------------------------------------------------------------------------------ */
 
@@ -50,43 +47,80 @@ typedef struct update_job {
     const gt__update_rule *rule;
     const gt__update *item;
     rule_numbers numbers;
+    double factor, limit; /* of gradients */
+    bool skip;
 } update_job;
+
+/* The product is made in double: a factor may be too small or too large for f32 where its product is not. */
+#define TRUE_GRADIENT(suffix, real)                                                                                                        \
+    GT__CPU_CLONES static void true_gradient_##suffix(real *to, const real *from, int64_t n, double factor, double limit) {                \
+        real bound = (real)limit;                                                                                                          \
+        for (int64_t i = 0; i < n; i++) to[i] = (real)((double)from[i] * factor);                                                          \
+        for (int64_t i = 0; i < n && limit > 0; i++) to[i] = to[i] > bound ? bound : to[i] < -bound ? -bound : to[i];                      \
+    }
+TRUE_GRADIENT(f32, float)
+TRUE_GRADIENT(f64, double)
+
+static void update_f64(const update_job *job, int64_t begin, int64_t end) {
+    const gt__update *u = job->item;
+    bool as_is = job->factor == 1 && job->limit == 0;
+    double buffer[GT__CHUNK];
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = as_is ? end - i : GT__MIN(end - i, GT__CHUNK);
+        const double *g = (const double *)u->grad + i;
+        double *w = (double *)u->param + i, *m = u->state0 ? (double *)u->state0 + i : NULL;
+        if (!as_is) {
+            true_gradient_f64(buffer, g, n, job->factor, job->limit);
+            g = buffer;
+        }
+        if (job->rule->kind != GT_OPTIMIZER_SGD)
+            adam_f64(&job->numbers, n, w, g, m, (double *)u->state1 + i);
+        else
+            sgd_f64(&job->numbers, n, w, g, m);
+    }
+}
+
+static void update_f32(const update_job *job, int64_t begin, int64_t end) {
+    const gt__update *u = job->item;
+    bool as_is = job->factor == 1 && job->limit == 0, half = gt__dtype_is_half(u->param_dtype);
+    float *whole = half ? (float *)u->master : (float *)u->param;
+    float gradient[GT__CHUNK], buffer[GT__CHUNK];
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = as_is && !half && !u->half ? end - i : GT__MIN(end - i, GT__CHUNK);
+        const float *g = (const float *)u->grad + i;
+        float *w = whole ? whole + i : buffer, *m = u->state0 ? (float *)u->state0 + i : NULL;
+        if (!whole) gt__cpu_load_f32(buffer, gt__cpu_at(u->param, u->param_dtype, i), u->param_dtype, 1, n);
+        if (!as_is) {
+            true_gradient_f32(gradient, g, n, job->factor, job->limit);
+            g = gradient;
+        }
+        if (job->rule->kind != GT_OPTIMIZER_SGD)
+            adam_f32(&job->numbers, n, w, g, m, (float *)u->state1 + i);
+        else
+            sgd_f32(&job->numbers, n, w, g, m);
+        if (half) gt__cpu_store_f32(gt__cpu_at_mut(u->param, u->param_dtype, i), u->param_dtype, 1, w, n);
+        if (u->half) gt__cpu_store_f32(gt__cpu_at_mut(u->half, u->half_dtype, i), u->half_dtype, 1, w, n);
+    }
+}
 
 static void update_range(void *argument, int64_t begin, int64_t end) {
     const update_job *job = argument;
     const gt__update *u = job->item;
-    bool adam = job->rule->kind != GT_OPTIMIZER_SGD;
-    if (u->param_dtype == GT_DTYPE_F64) {
-        double *w = (double *)u->param + begin, *m = u->state0 ? (double *)u->state0 + begin : NULL;
-        const double *g = (const double *)u->grad + begin;
-        if (adam)
-            adam_f64(&job->numbers, end - begin, w, g, m, (double *)u->state1 + begin);
-        else
-            sgd_f64(&job->numbers, end - begin, w, g, m);
-        return;
-    }
-    const float *g = (const float *)u->grad + begin;
-    float *m = u->state0 ? (float *)u->state0 + begin : NULL, *v = u->state1 ? (float *)u->state1 + begin : NULL;
-    bool half = gt__dtype_is_half(u->param_dtype);
-    float *whole = half ? (float *)u->master : (float *)u->param;
-    for (int64_t i = begin; i < end; i += GT__CHUNK) {
-        int64_t n = GT__MIN(end - i, half ? GT__CHUNK : end - i);
-        float buffer[GT__CHUNK];
-        float *w = whole ? whole + i : buffer;
-        if (!whole) gt__cpu_load_f32(buffer, gt__cpu_at(u->param, u->param_dtype, i), u->param_dtype, 1, n);
-        if (adam)
-            adam_f32(&job->numbers, n, w, g + (i - begin), m + (i - begin), v + (i - begin));
-        else
-            sgd_f32(&job->numbers, n, w, g + (i - begin), m ? m + (i - begin) : NULL);
-        if (!half) return;
-        gt__cpu_store_f32(gt__cpu_at_mut(u->param, u->param_dtype, i), u->param_dtype, 1, w, n);
+    if (job->skip) {
+        if (u->half)
+            gt__cpu_store_f32(gt__cpu_at_mut(u->half, u->half_dtype, begin), u->half_dtype, 1, (const float *)u->param + begin,
+                              end - begin);
+    } else if (u->param_dtype == GT_DTYPE_F64) {
+        update_f64(job, begin, end);
+    } else {
+        update_f32(job, begin, end);
     }
 }
 
-gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count) {
+gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count,
+                         const gt__step_control *control) {
     update_job job = {.rule = rule};
     rule_numbers *r = &job.numbers;
-    r->learning_rate = rule->learning_rate;
     r->momentum = rule->momentum;
     r->one_minus_dampening = 1.0 - rule->dampening;
     r->beta2 = rule->beta2;
@@ -94,16 +128,21 @@ gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const 
     r->one_minus_beta2 = 1.0 - rule->beta2;
     r->epsilon = rule->epsilon;
     r->nesterov = rule->nesterov != 0;
-    bool decoupled = rule->kind == GT_OPTIMIZER_ADAMW;
-    r->weight_decay = decoupled ? 0.0 : rule->weight_decay;
-    r->shrink = decoupled ? 1.0 - rule->learning_rate * rule->weight_decay : 1.0;
+    r->weight_decay = rule->kind == GT_OPTIMIZER_ADAMW ? 0.0 : rule->weight_decay;
     for (int32_t k = 0; k < count; k++) {
-        double step = (double)list[k].step;
-        r->first = list[k].step <= 1;
-        r->step_size = rule->learning_rate / (1.0 - pow(rule->beta1, step));
-        r->root_of_correction2 = sqrt(1.0 - pow(rule->beta2, step));
+        int32_t done = *list[k].step;
+        gt__update_numbers n = gt__update_numbers_of(rule, control, done);
+        r->learning_rate = n.learning_rate;
+        r->shrink = n.shrink;
+        r->step_size = n.step_size;
+        r->root_of_correction2 = n.root_correction;
+        r->first = n.first != 0;
+        job.factor = n.factor;
+        job.limit = n.limit;
+        job.skip = n.skip != 0;
         job.item = &list[k];
         gt__cpu_for(device, list[k].count, gt__cpu_grain(4), update_range, &job);
+        *(int32_t *)((uintptr_t)list[k].step ^ 4) = gt__next_step(done, n.skip);
     }
     return GT_OK;
 }
@@ -113,6 +152,7 @@ gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const 
 typedef struct norm_job {
     const gt__grad_list_item *item;
     double *sums;
+    uint8_t *bad; /* an element is not finite */
     int64_t part_length;
 } norm_job;
 
@@ -131,23 +171,39 @@ static void norm_range(void *argument, int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; part++) {
         int64_t first = part * job->part_length, last = GT__MIN(first + job->part_length, job->item->count);
         double sum = 0;
-        if (first < last && job->item->dtype == GT_DTYPE_F32) sum = squares_f32((const float *)job->item->grad + first, last - first);
-        if (job->item->dtype == GT_DTYPE_F64)
-            for (int64_t i = first; i < last; i++) sum += ((const double *)job->item->grad)[i] * ((const double *)job->item->grad)[i];
+        bool bad = false;
+        if (first < last && job->item->dtype == GT_DTYPE_F32) {
+            sum = squares_f32((const float *)job->item->grad + first, last - first);
+            bad = !gt__is_finite(sum); /* that of finite f32 values is */
+        }
+        if (job->item->dtype == GT_DTYPE_F64) {
+            const double *x = job->item->grad;
+            for (int64_t i = first; i < last; i++) {
+                sum += x[i] * x[i];
+                bad |= !gt__is_finite(x[i]);
+            }
+        }
         job->sums[part] = sum;
+        job->bad[part] = bad;
     }
 }
 
-gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm) {
+gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad) {
     enum { PARTS = 256 };
     double sums[PARTS], total = 0;
+    uint8_t bad[PARTS];
+    int32_t first = INT32_MAX;
     for (int32_t k = 0; k < count; k++) {
         int64_t parts = GT__MIN(GT__MAX(list[k].count / 16384, 1), PARTS);
-        norm_job job = {.item = &list[k], .sums = sums, .part_length = (list[k].count + parts - 1) / parts};
+        norm_job job = {.item = &list[k], .sums = sums, .bad = bad, .part_length = (list[k].count + parts - 1) / parts};
         gt__cpu_for(device, parts, 4, norm_range, &job);
-        for (int64_t part = 0; part < parts; part++) total += sums[part];
+        for (int64_t part = 0; part < parts; part++) {
+            total += sums[part];
+            if (bad[part]) first = GT__MIN(first, list[k].index);
+        }
     }
     *norm = sqrt(total);
+    if (first_bad) *first_bad = first;
     return GT_OK;
 }
 
@@ -186,4 +242,48 @@ gt_status gt__cpu_grad_clip_norm(gt__device *device, const gt__grad_list_item *l
 
 gt_status gt__cpu_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value) {
     return clip(device, list, count, max_value, false);
+}
+
+gt_status gt__cpu_grad_scale(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_control *control) {
+    return clip(device, list, count, control->factor, true);
+}
+
+gt_status gt__cpu_step_task(gt__device *device, const gt__step_task *task) {
+    (void)device;
+    gt__step_run(task);
+    return GT_OK;
+}
+
+gt_status gt__cpu_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task) {
+    GT_TRY(gt__cpu_grad_norm(device, list, count, &task->control->norm, &task->control->first_bad));
+    return gt__cpu_step_task(device, task);
+}
+
+/* --- looking for numbers that are not finite ---------------------------------------------------------------------------------------- */
+typedef struct finite_job {
+    const void *data;
+    gt_dtype dtype;
+    int32_t found;
+} finite_job;
+
+static void finite_range(void *argument, int64_t begin, int64_t end) {
+    finite_job *job = argument;
+    bool bad = false;
+    for (int64_t i = begin; i < end && !bad; i++) bad = !gt__is_finite(gt__cpu_get_f64(job->data, job->dtype, i));
+    if (bad) __atomic_store_n(&job->found, 1, __ATOMIC_RELAXED);
+}
+
+gt_status gt__cpu_mark_not_finite(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least) {
+    finite_job job = {.data = data, .dtype = dtype};
+    gt__cpu_for(device, count, gt__cpu_grain(4), finite_range, &job);
+    if (job.found) *least = GT__MIN(*least, mark);
+    return GT_OK;
+}
+
+/* --- many copies ---------------------------------------------------------------------------------------------------------------------- */
+gt_status gt__cpu_copy_many(gt__device *device, const gt__copy_item *list, int32_t count) {
+    (void)device;
+    for (int32_t k = 0; k < count; k++)
+        if (list[k].bytes) memcpy(list[k].destination, list[k].source, list[k].bytes);
+    return GT_OK;
 }

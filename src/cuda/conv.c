@@ -1,6 +1,9 @@
 /* CONV2D, CONV2D_RELU and their gradients. cuDNN computes them, by the plan that was fastest when its shape was first met (its own first choice in
  * deterministic mode); bias and relu are in the plan, or follow in a kernel of our own. What cuDNN has no engine for, within the workspace that the caller
- * allows, our direct kernels compute. */
+ * allows, our direct kernels compute.
+ *
+ * The gradient of a weight may be wanted in f32 though x and dy are halves, and be added to what is there. cuDNN overwrites, and few of its engines widen: a plan's
+ * result may stand beside, in scratch, for one pass over the weight to convert and add. Plans that widen themselves are tried first. */
 #include "cuda/conv_plan.h"
 #include "cuda/kernels.h"
 #include "cuda/tune.h"
@@ -10,10 +13,12 @@
 #define FUSED_CANDIDATES 3
 #define PLAIN_CANDIDATES 7
 #define CANDIDATES       (FUSED_CANDIDATES + PLAIN_CANDIDATES + 1)
+#define WIDE_CANDIDATES  3
 #define LEAST_CANDIDATES 3
 #define TUNE_SECONDS     0.08
 /* Who has met this many shapes has shapes that keep changing, for which timing does not pay. */
 #define TUNED_PLANS      512
+#define MAX_ALIGNMENT    5 /* as a power of two, of what engines are told */
 #define ENOUGH_WORKSPACE ((uint64_t)512 << 20)
 #define LITTLE_WORKSPACE ((uint64_t)32 << 20)
 /* Products beyond which the direct kernel cannot win: it is not even timed. */
@@ -24,6 +29,8 @@ typedef struct conv {
     const gt__call *call;
     gt__conv_key key;
     gt__conv_data data;
+    bool accumulate; /* the weight's gradient is added to data.w */
+    bool may_stage;  /* the workspace has room for a weight's gradient beside what key.workspace says */
 } conv;
 
 static void dispose(void *plan) { gt__conv_engine_free(plan); }
@@ -53,6 +60,33 @@ static gt_status bias_and_relu(const conv *c) {
     return gt__cuda_bias_act(&c->cuda->base, c->data.y, c->data.bias, y[0] * y[2] * y[3], y[1], c->key.dtype, c->key.relu);
 }
 
+/* --- running a plan ------------------------------------------------------------------------------------------------------------------ */
+
+static size_t round_up(int64_t bytes) { return ((size_t)bytes + 255) / 256 * 256; }
+
+/* The plan's result does not go to data.w at once. */
+static bool is_staged(const conv *c, const gt__conv_engine *engine) { return engine->narrow || c->accumulate; }
+
+static size_t scratch_bytes(const conv *c, const gt__conv_engine *engine) {
+    size_t bytes = round_up(engine->workspace);
+    if (is_staged(c, engine)) bytes += (size_t)count(c->key.w) * gt_dtype_size(engine->narrow ? c->key.dtype : c->key.w_dtype);
+    return bytes;
+}
+
+/* In two steps, of which the first leaves no error record. `scratch` has scratch_bytes. */
+static cudnnStatus_t run_engine(const conv *c, gt__conv_engine *engine, void *scratch) {
+    gt__conv_data data = c->data;
+    if (is_staged(c, engine)) data.w = (char *)scratch + round_up(engine->workspace);
+    return gt__conv_engine_run(c->cuda, engine, &data, engine->workspace ? scratch : NULL);
+}
+
+static gt_status finish(const conv *c, const gt__conv_engine *engine, void *scratch) {
+    if (is_staged(c, engine))
+        return gt__cuda_add_into(&c->cuda->base, c->data.w, (char *)scratch + round_up(engine->workspace),
+                                 engine->narrow ? c->key.dtype : c->key.w_dtype, count(c->key.w), c->accumulate);
+    return engine->fused ? GT_OK : bias_and_relu(c);
+}
+
 /* --- choosing a plan --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct trial {
@@ -64,8 +98,7 @@ typedef struct trial {
 static bool run_trial(void *argument) {
     trial *t = argument;
     if (!t->engine->plan) return direct(t->conv) == GT_OK;
-    if (gt__conv_engine_run(t->conv->cuda, t->engine, &t->conv->data, t->workspace) != CUDNN_STATUS_SUCCESS) return false;
-    return t->engine->fused || bias_and_relu(t->conv) == GT_OK;
+    return run_engine(t->conv, t->engine, t->workspace) == CUDNN_STATUS_SUCCESS && finish(t->conv, t->engine, t->workspace) == GT_OK;
 }
 
 /* A fused relu may return 0 for NaN: asks this very plan, with a bias of NaN. */
@@ -91,8 +124,8 @@ static bool relu_keeps_nan(const trial *t) {
 static float try_engine(const conv *c, gt__conv_engine *engine, bool tune, float best) {
     trial t = {c, engine, NULL};
     void *handle = NULL;
-    if (engine->workspace && gt__scratch_alloc_quiet(c->cuda->base.ctx, (size_t)engine->workspace, &t.workspace, &handle) != GT_OK)
-        return -1;
+    size_t bytes = engine->plan ? scratch_bytes(c, engine) : 0;
+    if (bytes && gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &t.workspace, &handle) != GT_OK) return -1;
     float ms = tune ? gt__cuda_time(c->cuda, run_trial, &t, best) : run_trial(&t) ? 0 : -1;
     if (ms >= 0 && !relu_keeps_nan(&t)) ms = -1;
     gt__scratch_free(c->cuda->base.ctx, handle);
@@ -112,7 +145,19 @@ static void log_choice(const conv *c, const gt__conv_engine *candidates, int tot
             best + 1, total, (double)ms, (long long)(e ? e->workspace : 0),
             !e || !e->plan ? "direct"
             : e->fused     ? "fused"
+            : e->narrow    ? "cuDNN, widened after"
                            : "cuDNN");
+}
+
+/* Plans that give the weight's gradient in halves. */
+static int narrow_engines(const conv *c, gt__conv_engine *engines, int capacity) {
+    if (!c->may_stage) return 0;
+    gt__conv_key key = c->key;
+    key.w_dtype = key.dtype;
+    key.align_w = MAX_ALIGNMENT;
+    int made = gt__conv_engines(c->cuda, &key, false, engines, capacity);
+    for (int i = 0; i < made; i++) engines[i].narrow = 1;
+    return made;
 }
 
 /* Fills *engine; plan NULL means the direct kernel. The outputs are overwritten, which the call itself will do again. */
@@ -123,7 +168,12 @@ static void choose(const conv *c, gt__conv_engine *engine) {
     float best_ms = 0;
     bool tune = c->cuda->conv_plans.count < TUNED_PLANS && gt__cuda_may_tune(c->cuda);
     if (key->bias || key->relu) total = gt__conv_engines(c->cuda, key, true, candidates, FUSED_CANDIDATES);
-    total += gt__conv_engines(c->cuda, key, false, candidates + total, PLAIN_CANDIDATES);
+    if (key->w_dtype != key->dtype) {
+        total += gt__conv_engines(c->cuda, key, false, candidates, WIDE_CANDIDATES);
+        total += narrow_engines(c, candidates + total, PLAIN_CANDIDATES);
+    } else {
+        total += gt__conv_engines(c->cuda, key, false, candidates + total, PLAIN_CANDIDATES);
+    }
     if (tune && products(key) < DIRECT_PRODUCTS) candidates[total++] = (gt__conv_engine){0};
     /* Making the first plan of a process loads cuDNN's parts, which is not the candidates' fault. */
     double begin = gt__cuda_clock();
@@ -140,11 +190,32 @@ static void choose(const conv *c, gt__conv_engine *engine) {
     (void)cudaGetLastError();
 }
 
+/* The same with the weight's gradient in scratch, since what is to be added to must stay as it is. */
+static gt_status choose_beside(const conv *c, gt__conv_engine *engine) {
+    void *room, *handle;
+    size_t bytes = (size_t)count(c->key.w) * gt_dtype_size(c->key.w_dtype);
+    if (gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &room, &handle) != GT_OK) return GT_OUT_OF_MEMORY;
+    gt_tensor dw = *c->call->out[0];
+    gt__call call = *c->call;
+    conv beside = *c;
+    dw.data = room;
+    call.out[0] = &dw;
+    call.attr.conv.accumulate = 0;
+    beside.call = &call;
+    beside.data.w = room;
+    beside.accumulate = false;
+    choose(&beside, engine);
+    gt__scratch_free(c->cuda->base.ctx, handle);
+    return GT_OK;
+}
+
 static gt_status open_cudnn(gt__cuda_device *cuda) {
     if (cuda->cudnn) return GT_OK;
     cudnnHandle_t handle;
-    GT_TRY_CUDNN(cudnnCreate(&handle));
-    cudnnStatus_t status = cudnnSetStream(handle, cuda->compute);
+    cudnnStatus_t status = cudnnCreate(&handle);
+    if (status != CUDNN_STATUS_SUCCESS && gt__cuda_make_room(cuda)) status = cudnnCreate(&handle);
+    if (status != CUDNN_STATUS_SUCCESS) return gt__cuda_raise_cudnn(status, "cudnnCreate", __FILE__, __LINE__);
+    status = cudnnSetStream(handle, cuda->compute);
     if (status != CUDNN_STATUS_SUCCESS) {
         (void)cudnnDestroy(handle);
         return gt__cuda_raise_cudnn(status, "cudnnSetStream", __FILE__, __LINE__);
@@ -159,12 +230,19 @@ static gt_status open_cudnn(gt__cuda_device *cuda) {
 static gt_status run(conv *c, bool *by_direct) {
     gt__cuda_device *cuda = c->cuda;
     gt__conv_engine *engine = gt__plan_cache_find(&cuda->conv_plans, &c->key);
-    *by_direct = false;
+    *by_direct = c->accumulate && !c->may_stage;
+    if (*by_direct) return GT_OK;
     if (GT__UNLIKELY(!engine)) {
         size_t free_bytes;
         gt__conv_engine made;
         GT_TRY(open_cudnn(cuda));
-        choose(c, &made);
+        if (!c->accumulate) {
+            choose(c, &made);
+            if (!made.plan && gt__cuda_make_room(cuda)) choose(c, &made);
+        } else if (choose_beside(c, &made) != GT_OK) {
+            *by_direct = true; /* this once */
+            return GT_OK;
+        }
         /* A card that is full for the moment must not decide for good. */
         if (!made.plan && gt__cuda_memory_is_full(&free_bytes)) {
             *by_direct = true;
@@ -181,20 +259,23 @@ static gt_status run(conv *c, bool *by_direct) {
         return GT_OK;
     }
     void *workspace = NULL, *handle = NULL;
-    if (engine->workspace && gt__scratch_alloc_quiet(cuda->base.ctx, (size_t)engine->workspace, &workspace, &handle) != GT_OK) {
+    size_t bytes = scratch_bytes(c, engine);
+    if (bytes && gt__scratch_alloc_quiet(cuda->base.ctx, bytes, &workspace, &handle) != GT_OK) {
+        *by_direct = engine->workspace == 0;
+        if (*by_direct) return GT_OK;
         c->key.workspace = engine->workspace > (int64_t)LITTLE_WORKSPACE ? LITTLE_WORKSPACE : 0;
         return run(c, by_direct);
     }
-    bool fused = engine->fused;
-    cudnnStatus_t status = gt__conv_engine_run(cuda, engine, &c->data, workspace);
+    cudnnStatus_t cudnn = run_engine(c, engine, workspace);
+    gt_status status = cudnn == CUDNN_STATUS_SUCCESS ? finish(c, engine, workspace)
+                                                     : gt__cuda_raise_cudnn(cudnn, "cudnnBackendExecute", __FILE__, __LINE__);
     gt__scratch_free(cuda->base.ctx, handle);
-    if (GT__UNLIKELY(status != CUDNN_STATUS_SUCCESS)) return gt__cuda_raise_cudnn(status, "cudnnBackendExecute", __FILE__, __LINE__);
-    return fused ? GT_OK : bias_and_relu(c);
+    return status;
 }
 
 static uint8_t alignment_of(const void *pointer) {
     int bits = 0;
-    while (bits < 5 && ((uintptr_t)pointer >> bits & 1) == 0) bits++;
+    while (bits < MAX_ALIGNMENT && ((uintptr_t)pointer >> bits & 1) == 0) bits++;
     return (uint8_t)bits;
 }
 
@@ -249,6 +330,7 @@ static conv describe(gt__device *device, const gt__call *call, gt__conv_kind kin
     }
     c.key.workspace = GT__MIN(device->workspace_limit, ENOUGH_WORKSPACE);
     c.key.dtype = y->meta.dtype;
+    c.key.w_dtype = w->meta.dtype;
     c.key.kind = (uint8_t)kind;
     c.key.bias = bias != NULL;
     c.key.relu = relu;
@@ -287,6 +369,11 @@ gt_status gt__cuda_conv2d_backward_input(gt__device *device, const gt__call *cal
 gt_status gt__cuda_conv2d_backward_weight(gt__device *device, const gt__call *call) {
     const gt_tensor *dy = call->in[0], *x = call->in[1], *dw = call->out[0];
     conv c = describe(device, call, GT__CONV_BACKWARD_WEIGHT, x, dw, dy, NULL, false);
-    if (dw->meta.numel == 0 || dy->meta.numel == 0 || x->meta.numel == 0) return zero(device, dw);
+    c.accumulate = call->attr.conv.accumulate != 0;
+    if (dw->meta.numel == 0 || dy->meta.numel == 0 || x->meta.numel == 0) return c.accumulate ? GT_OK : zero(device, dw);
+    /* Room for a gradient to stand beside is set aside for all of them, so that writing and adding share a plan. */
+    uint64_t beside = (uint64_t)dw->meta.numel * gt_dtype_size(dw->meta.dtype);
+    c.may_stage = c.key.workspace >= beside;
+    if (c.may_stage) c.key.workspace -= beside;
     return convolve(&c);
 }

@@ -108,7 +108,7 @@ static cudnnBackendDescriptor_t conv_operation(graph *g, const gt__conv_key *key
     const conv_attributes *a = &attributes_of[key->kind];
     cudnnDataType_t type = data_type(key->dtype);
     cudnnBackendDescriptor_t x = tensor(g, UID_X, key->x, type, key->align_x, false);
-    cudnnBackendDescriptor_t w = tensor(g, UID_W, key->w, type, key->align_w, false);
+    cudnnBackendDescriptor_t w = tensor(g, UID_W, key->w, data_type(key->w_dtype), key->align_w, false);
     cudnnBackendDescriptor_t desc = convolution(g, key);
     cudnnBackendDescriptor_t op = make(g, a->type);
     const float alpha = 1, beta = 0;

@@ -12,10 +12,11 @@ typedef struct gt__conv_key {
     int64_t stride[2], padding[2], dilation[2];
     uint64_t workspace; /* most bytes that a plan may need */
     int32_t dtype;
+    int32_t w_dtype; /* that of w: for the weight's gradient also f32 where the others are halves */
     uint8_t kind;
     uint8_t bias, relu;                            /* forward: what follows the convolution */
     uint8_t align_x, align_w, align_y, align_bias; /* of the addresses, as powers of two */
-    uint8_t zero[5];
+    uint8_t zero[1];
 } gt__conv_key;
 
 /* The addresses of one call. Backward writes x or w and reads the other two; y is then the gradient of the output. */
@@ -31,8 +32,8 @@ typedef struct gt__conv_engine {
     gt__conv_data bound;
     void *bound_workspace;
     int64_t workspace;
-    int32_t fused; /* bias and relu are in the plan */
-    int32_t zero;
+    int32_t fused;  /* bias and relu are in the plan */
+    int32_t narrow; /* the plan gives w in `dtype`, and w_dtype is wanted */
 } gt__conv_engine;
 
 /* Makes up to `capacity` runnable plans, cuDNN's best guess first; returns how many. Keeps to the context's deterministic and TF32 settings. `fused`: bias

@@ -22,7 +22,8 @@ gt__error_slot gt__cuda_error_slot(gt__device *device);
 /* Raises what a failed CUDA runtime call means and returns that status: OUT_OF_MEMORY for cudaErrorMemoryAllocation, else LIBRARY. `call`
  * is the call's text. Clears the runtime's last error, which is ours: a later check of the host program must not find it. */
 gt_status gt__cuda_raise(cudaError_t code, const char *call, const char *file, int line);
-/* The same for cuDNN and cuBLASLt, whose status types stay out of this header. */
+/* The same for the driver, cuDNN and cuBLASLt, whose status types stay out of this header. */
+gt_status gt__cuda_raise_driver(int code, const char *call, const char *file, int line);
 gt_status gt__cuda_raise_cudnn(int code, const char *call, const char *file, int line);
 gt_status gt__cuda_raise_cublas(int code, const char *call, const char *file, int line);
 

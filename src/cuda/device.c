@@ -1,4 +1,4 @@
-/* Opening and closing a GPU, its memory, streams, events and copies. */
+/* Opening and closing a GPU, its streams, events and copies. */
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 
@@ -22,24 +22,30 @@ static gt__cuda_driver driver;
 static CUcontext primaries[MAX_GPUS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Called with the lock held. */
-static gt_status driver_function(const char *name, void **function) {
+bool gt__cuda_driver_find(const char *name, void **function) {
     enum cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
-    GT_TRY_CUDA(cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, &found));
+    cudaError_t code = cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, &found);
 #else
-    GT_TRY_CUDA(cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &found));
+    cudaError_t code = cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &found);
 #endif
-    GT_REQUIRE(found == cudaDriverEntryPointSuccess && *function, GT_VERSION_MISMATCH, "the NVIDIA driver has no function %s", name);
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code == cudaSuccess && found == cudaDriverEntryPointSuccess && *function;
+}
+
+static gt_status driver_function(const char *name, void **function) {
+    GT_REQUIRE(gt__cuda_driver_find(name, function), GT_VERSION_MISMATCH, "the NVIDIA driver has no function %s", name);
     return GT_OK;
 }
 
+/* Called with the lock held. */
 static gt_status load_driver(void) {
     if (driver.primary_retain) return GT_OK;
     gt__cuda_driver loaded;
     GT_TRY(driver_function("cuCtxGetCurrent", (void **)&loaded.ctx_get_current));
     GT_TRY(driver_function("cuCtxPushCurrent", (void **)&loaded.ctx_push));
     GT_TRY(driver_function("cuCtxPopCurrent", (void **)&loaded.ctx_pop));
+    GT_TRY(driver_function("cuEventQuery", (void **)&loaded.event_query));
     GT_TRY(driver_function("cuDevicePrimaryCtxRetain", (void **)&loaded.primary_retain));
     driver = loaded;
     return GT_OK;
@@ -100,8 +106,9 @@ static gt_status open_inside(gt__cuda_device *cuda) {
     memset(cuda->error_host, 0, SLOT_BYTES);
     cuda->probe_host = (unsigned char *)cuda->error_host + PROBE_OFFSET;
     GT_TRY_CUDA(cudaHostGetDevicePointer((void **)&cuda->error_slot.record, cuda->error_host, 0));
-    GT_TRY_CUDA(cudaMalloc((void **)&cuda->error_slot.claimed, sizeof(int)));
-    GT_TRY_CUDA(cudaMemsetAsync(cuda->error_slot.claimed, 0, sizeof(int), cuda->compute));
+    const size_t words = (1 + GT__CUDA_COUNTERS) * sizeof(int);
+    GT_TRY_CUDA(cudaMalloc((void **)&cuda->error_slot.claimed, words));
+    GT_TRY_CUDA(cudaMemsetAsync(cuda->error_slot.claimed, 0, words, cuda->compute));
     GT_TRY_CUBLAS(cublasLtCreate(&cuda->lt));
     return GT_OK;
 }
@@ -184,56 +191,6 @@ void gt__cuda_leave(gt__device *device, int32_t previous) {
     if (previous) (void)driver.ctx_pop(&popped);
 }
 
-/* --- memory --------------------------------------------------------------------------------------------------------------- */
-
-gt_status gt__cuda_memory_alloc(gt__device *device, size_t bytes, void **pointer) {
-    void *memory = NULL;
-    cudaError_t code = cudaMalloc(&memory, bytes);
-    if (code == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();
-        size_t free_bytes = 0, total_bytes = 0;
-        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-        return gt__error_raise(GT_OUT_OF_MEMORY, __FILE__, __LINE__, code, "cudaError_t", NULL,
-                               "cudaMalloc: %s has no %zu bytes left: %zu of %zu are free", device->name, bytes, free_bytes, total_bytes);
-    }
-    if (code != cudaSuccess) return gt__cuda_raise(code, "cudaMalloc", __FILE__, __LINE__);
-    *pointer = memory;
-    return GT_OK;
-}
-
-void gt__cuda_memory_free(gt__device *device, void *pointer) {
-    (void)device;
-    if (cudaFree(pointer) != cudaSuccess) (void)cudaGetLastError();
-}
-
-gt_status gt__cuda_memory_info(gt__device *device, uint64_t *free_bytes, uint64_t *total_bytes) {
-    (void)device;
-    size_t free_size, total_size;
-    GT_TRY_CUDA(cudaMemGetInfo(&free_size, &total_size));
-    *free_bytes = free_size;
-    *total_bytes = total_size;
-    return GT_OK;
-}
-
-gt_status gt__cuda_host_alloc(gt__device *device, size_t bytes, void **pointer) {
-    (void)device;
-    void *memory = NULL;
-    cudaError_t code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
-    if (code == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();
-        return gt__error_raise(GT_OUT_OF_HOST_MEMORY, __FILE__, __LINE__, code, "cudaError_t", NULL,
-                               "cudaHostAlloc: no %zu bytes of pinned host memory", bytes);
-    }
-    if (code != cudaSuccess) return gt__cuda_raise(code, "cudaHostAlloc", __FILE__, __LINE__);
-    *pointer = memory;
-    return GT_OK;
-}
-
-void gt__cuda_host_free(gt__device *device, void *pointer) {
-    (void)device;
-    if (cudaFreeHost(pointer) != cudaSuccess) (void)cudaGetLastError();
-}
-
 /* --- streams, copies, events -------------------------------------------------------------------------------------------------- */
 
 static cudaStream_t stream_of(gt__device *device, gt__stream_id stream) {
@@ -243,6 +200,8 @@ static cudaStream_t stream_of(gt__device *device, gt__stream_id stream) {
 void *gt__cuda_stream_of(gt__device *device, gt__stream_id stream) { return stream_of(device, stream); }
 
 cudaStream_t gt__cuda_stream(gt__device *device) { return gt__cuda(device)->compute; }
+
+uint32_t *gt__cuda_counters(const gt__device *device) { return (uint32_t *)((const gt__cuda_device *)device)->error_slot.claimed + 1; }
 
 int32_t gt__cuda_multiprocessors(const gt__device *device) { return ((const gt__cuda_device *)device)->multiprocessors; }
 
@@ -291,6 +250,15 @@ gt_status gt__cuda_event_wait_stream(gt__device *device, gt__event *event, gt__s
 gt_status gt__cuda_event_wait_host(gt__device *device, gt__event *event) {
     (void)device;
     GT_TRY_CUDA(cudaEventSynchronize((cudaEvent_t)event));
+    return GT_OK;
+}
+
+/* The driver's own: the runtime's leaves "not ready" behind as its last error, which is the host program's to read. */
+gt_status gt__cuda_event_query(gt__device *device, gt__event *event, int32_t *done) {
+    (void)device;
+    CUresult code = driver.event_query((CUevent)event);
+    if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_READY) return gt__cuda_raise_driver(code, "cuEventQuery", __FILE__, __LINE__);
+    *done = code == CUDA_SUCCESS;
     return GT_OK;
 }
 

@@ -11,6 +11,11 @@ bool gt__cuda_memory_is_full(size_t *free_bytes) {
     return *free_bytes < GT__CUDA_FULL_BYTES;
 }
 
+bool gt__cuda_make_room(gt__cuda_device *cuda) {
+    size_t free_bytes;
+    return gt__cuda_memory_is_full(&free_bytes) && gt__cache_release(cuda->base.ctx);
+}
+
 /* "cudaMalloc" of "cudaMalloc(&pointer, bytes)". */
 static int name_length(const char *call) { return (int)strcspn(call, "("); }
 
@@ -30,6 +35,13 @@ gt_status gt__cuda_raise(cudaError_t code, const char *call, const char *file, i
     const char *hint = "After an error while a kernel ran, the process's CUDA context cannot be used again: restart the process. "
                        "compute-sanitizer names the kernel.";
     return gt__error_raise(GT_LIBRARY, file, line, code, "cudaError_t", hint, "%.*s: %s (%s)", name_length(call), call, text, name);
+}
+
+gt_status gt__cuda_raise_driver(int code, const char *call, const char *file, int line) {
+    if (code == CUDA_ERROR_OUT_OF_MEMORY)
+        return gt__error_raise(GT_OUT_OF_MEMORY, file, line, code, "CUresult", out_of_memory_hint, "%s: the device's memory is exhausted",
+                               call);
+    return gt__error_raise(GT_LIBRARY, file, line, code, "CUresult", NULL, "%s: the NVIDIA driver returned error %d", call, code);
 }
 
 /* Libraries report a card that is too full to start on as a failed initialisation, or as an internal error. */

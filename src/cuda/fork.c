@@ -43,6 +43,19 @@ static gt_status forked_info(gt__device *device, uint64_t *free_bytes, uint64_t 
     (void)device, (void)free_bytes, (void)total_bytes;
     return forked();
 }
+static int32_t forked_holders(gt__device *device, gt__memory_holder *list, int32_t capacity) {
+    (void)device, (void)list, (void)capacity;
+    return 0;
+}
+static size_t forked_grain(gt__device *device) {
+    (void)device;
+    return 0;
+}
+static gt_status forked_map(gt__device *device, void *address, size_t bytes) {
+    (void)device, (void)address, (void)bytes;
+    return forked();
+}
+static void forked_unmap(gt__device *device, void *address, size_t bytes) { (void)device, (void)address, (void)bytes; }
 static gt_status forked_copy(gt__device *device, gt__stream_id stream, gt__copy_kind kind, void *destination, const void *source,
                              size_t bytes) {
     (void)device, (void)stream, (void)kind, (void)destination, (void)source, (void)bytes;
@@ -69,16 +82,21 @@ static gt_status forked_event_host(gt__device *device, gt__event *event) {
     (void)device, (void)event;
     return forked();
 }
+static gt_status forked_event_query(gt__device *device, gt__event *event, int32_t *done) {
+    (void)device, (void)event, (void)done;
+    return forked();
+}
 static void forked_take_error(gt__device *device, gt__device_error *error) {
     (void)device;
     *error = (gt__device_error){0};
 }
-static gt_status forked_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count) {
-    (void)device, (void)rule, (void)list, (void)count;
+static gt_status forked_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count,
+                               const gt__step_control *control) {
+    (void)control, (void)device, (void)rule, (void)list, (void)count;
     return forked();
 }
-static gt_status forked_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm) {
-    (void)device, (void)list, (void)count, (void)norm;
+static gt_status forked_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad) {
+    (void)first_bad, (void)device, (void)list, (void)count, (void)norm;
     return forked();
 }
 static gt_status forked_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm) {
@@ -89,8 +107,28 @@ static gt_status forked_clip_value(gt__device *device, const gt__grad_list_item 
     (void)device, (void)list, (void)count, (void)max_value;
     return forked();
 }
+static gt_status forked_grad_scale(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_control *control) {
+    (void)device, (void)list, (void)count, (void)control;
+    return forked();
+}
+static gt_status forked_step_task(gt__device *device, const gt__step_task *task) {
+    (void)device, (void)task;
+    return forked();
+}
+static gt_status forked_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task) {
+    (void)device, (void)list, (void)count, (void)task;
+    return forked();
+}
+static gt_status forked_mark(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least) {
+    (void)device, (void)data, (void)dtype, (void)count, (void)mark, (void)least;
+    return forked();
+}
+static gt_status forked_copy_many(gt__device *device, const gt__copy_item *list, int32_t count) {
+    (void)device, (void)list, (void)count;
+    return forked();
+}
 
-#define FORKED_KERNEL(id, name, shape, grad, layout, saves) [GT__OP_##id] = forked_kernel,
+#define FORKED_KERNEL(id, name, shape, grad, layout, saves, cast) [GT__OP_##id] = forked_kernel,
 static const gt__kernel forked_kernels[GT__OP_COUNT] = {GT__OP_LIST(FORKED_KERNEL)};
 
 /* In the child, before fork returns there: assignments alone. */
@@ -102,6 +140,11 @@ static void in_child(void) {
     guarded->memory_alloc = guarded->host_alloc = forked_alloc;
     guarded->memory_free = guarded->host_free = forked_free;
     guarded->memory_info = forked_info;
+    guarded->memory_holders = forked_holders;
+    guarded->map_grain = forked_grain;
+    guarded->address_reserve = forked_alloc;
+    guarded->memory_map = forked_map;
+    guarded->address_release = guarded->memory_unmap = forked_unmap;
     guarded->copy = forked_copy;
     guarded->memset_zero = forked_memset;
     guarded->synchronize = forked_synchronize;
@@ -109,12 +152,18 @@ static void in_child(void) {
     guarded->event_destroy = forked_event_destroy;
     guarded->event_record = guarded->event_wait_stream = forked_event_stream;
     guarded->event_wait_host = forked_event_host;
+    guarded->event_query = forked_event_query;
     guarded->take_error = forked_take_error;
     guarded->kernels = forked_kernels;
     guarded->update = forked_update;
     guarded->grad_norm = forked_grad_norm;
     guarded->grad_clip_norm = forked_clip_norm;
     guarded->grad_clip_value = forked_clip_value;
+    guarded->grad_scale = forked_grad_scale;
+    guarded->step_task = forked_step_task;
+    guarded->grad_step_task = forked_grad_step_task;
+    guarded->mark_not_finite = forked_mark;
+    guarded->copy_many = forked_copy_many;
 }
 
 static void register_handler(void) {

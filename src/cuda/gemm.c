@@ -1,4 +1,4 @@
-/* Matrix products by cuBLASLt: MATMUL, LINEAR, LINEAR_RELU.
+/* Matrix products by cuBLASLt: MATMUL, LINEAR, LINEAR_RELU, LINEAR_BACKWARD_WEIGHT.
  *
  * Operands are row-major or column-major matrices, one batch axis, any leading dimension. cuBLASLt thinks in columns, so a row-major product
  * D = A B is asked for as D^T = B^T A^T, for which nothing moves. The first call of a shape chooses an algorithm (by timing the candidates,
@@ -22,13 +22,14 @@ typedef struct matrix {
     bool transposed; /* stored column-major */
 } matrix;
 
-/* out [batch, m, n] = a [batch, m, k] b [batch, k, n], then += bias [n], then relu. out is row-major. */
+/* out [batch, m, n] = a [batch, m, k] b [batch, k, n], then += bias [n], then relu; or out += a b. out is row-major, of `dtype` or f32. */
 typedef struct problem {
     matrix a, b, out;
     const char *bias; /* or NULL */
     int64_t m, n, k, batch;
-    gt_dtype dtype;
+    gt_dtype dtype, out_dtype;
     bool relu;
+    bool accumulate; /* then neither bias nor relu */
 } problem;
 
 typedef enum epilogue { EPILOGUE_NONE, EPILOGUE_BIAS, EPILOGUE_BIAS_RELU } epilogue;
@@ -38,11 +39,11 @@ typedef struct gemm_key {
     int64_t lda, ldb, ldd;
     int64_t stride_a, stride_b, stride_d;
     uint64_t workspace;
-    int32_t dtype;
+    int32_t dtype, out_dtype;
     uint8_t transposed_a, transposed_b;
     uint8_t epilogue;
     uint8_t align_a, align_b, align_d, align_bias; /* as powers of two */
-    uint8_t zero[5];
+    uint8_t accumulate;
 } gemm_key;
 
 typedef struct gemm_plan {
@@ -97,6 +98,8 @@ static gemm_key make_key(const problem *p, epilogue e, uint64_t workspace) {
     if (p->batch > 1) key.stride_a = p->a.batch_stride, key.stride_b = p->b.batch_stride, key.stride_d = p->out.batch_stride;
     key.workspace = workspace;
     key.dtype = p->dtype;
+    key.out_dtype = p->out_dtype;
+    key.accumulate = p->accumulate;
     key.transposed_a = p->a.transposed, key.transposed_b = p->b.transposed;
     key.epilogue = (uint8_t)e;
     key.align_a = alignment_of(p->a.data, 8), key.align_b = alignment_of(p->b.data, 8), key.align_d = alignment_of(p->out.data, 8);
@@ -131,7 +134,7 @@ static bool init_desc(gt__cuda_device *cuda, const problem *p, epilogue e, gemm_
     int64_t m = p->m, n = p->n, k = p->k;
     return init_layout(&plan->b, type, p->b.transposed ? k : n, p->b.transposed ? n : k, p->b.ld, p->batch, p->b.batch_stride) &&
            init_layout(&plan->a, type, p->a.transposed ? m : k, p->a.transposed ? k : m, p->a.ld, p->batch, p->a.batch_stride) &&
-           init_layout(&plan->d, type, n, m, p->out.ld, p->batch, p->out.batch_stride);
+           init_layout(&plan->d, data_type(p->out_dtype), n, m, p->out.ld, p->batch, p->out.batch_stride);
 }
 
 /* cuBLASLt's candidates, best guess first. */
@@ -175,9 +178,9 @@ static cublasStatus_t run_plan(gt__cuda_device *cuda, const problem *p, gemm_pla
         cublasStatus_t status = cublasLtMatmulDescSetAttribute(&plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
         if (status != CUBLAS_STATUS_SUCCESS) return status;
     }
-    return cublasLtMatmul(cuda->lt, &plan->desc, f64 ? (const void *)&one64 : &one, p->b.data, &plan->b, p->a.data, &plan->a,
-                          f64 ? (const void *)&zero64 : &zero, p->out.data, &plan->d, p->out.data, &plan->d, &plan->algo, workspace,
-                          plan->workspace, cuda->compute);
+    const void *alpha = f64 ? (const void *)&one64 : &one, *beta = p->accumulate ? alpha : f64 ? (const void *)&zero64 : &zero;
+    return cublasLtMatmul(cuda->lt, &plan->desc, alpha, p->b.data, &plan->b, p->a.data, &plan->a, beta, p->out.data, &plan->d, p->out.data,
+                          &plan->d, &plan->algo, workspace, plan->workspace, cuda->compute);
 }
 
 typedef struct trial {
@@ -197,15 +200,12 @@ static void use_algorithm(gemm_plan *plan, const cublasLtMatmulHeuristicResult_t
     plan->workspace = result->workspaceSize;
 }
 
-/* Chooses among candidates, and returns the time of the best (0 where nothing was timed), negative if none works. The output is overwritten, which the
- * call itself will do again. */
-static float choose(gt__cuda_device *cuda, const problem *p, gemm_plan *plan, cublasLtMatmulHeuristicResult_t *results, int count,
-                    void *workspace) {
-    trial t = {cuda, p, plan, workspace};
+/* The fastest of the candidates, or the first that works where none may be timed. */
+static float choose_by(gt__cuda_device *cuda, trial *t, const cublasLtMatmulHeuristicResult_t *results, int count) {
     if (cuda->gemm_plans.count >= TUNED_PLANS || !gt__cuda_may_tune(cuda)) {
         for (int i = 0; i < count; i++) {
-            use_algorithm(plan, &results[i]);
-            if (run_trial(&t)) return 0;
+            use_algorithm(t->plan, &results[i]);
+            if (run_trial(t)) return 0;
         }
         return -1;
     }
@@ -213,14 +213,32 @@ static float choose(gt__cuda_device *cuda, const problem *p, gemm_plan *plan, cu
     int best = 0;
     double begin = gt__cuda_clock();
     for (int i = 0; i < count; i++) {
-        use_algorithm(plan, &results[i]);
-        float ms = gt__cuda_time(cuda, run_trial, &t, best_ms);
+        use_algorithm(t->plan, &results[i]);
+        float ms = gt__cuda_time(cuda, run_trial, t, best_ms);
         /* A later candidate must win by more than the noise of the measurement. */
         if (ms >= 0 && (best_ms < 0 || ms < 0.98f * best_ms)) best = i, best_ms = ms;
         if (best_ms >= 0 && gt__cuda_clock() - begin > TUNE_SECONDS) break;
     }
-    use_algorithm(plan, &results[best]);
+    use_algorithm(t->plan, &results[best]);
     return best_ms;
+}
+
+/* Chooses among candidates, and returns the time of the best (0 where nothing was timed), negative if none works. The output is overwritten, which the
+ * call itself will do again; what is to be added to stays as it is. */
+static float choose(gt__cuda_device *cuda, const problem *p, gemm_plan *plan, const cublasLtMatmulHeuristicResult_t *results, int count,
+                    void *workspace) {
+    problem elsewhere = *p;
+    trial t = {cuda, &elsewhere, plan, workspace};
+    void *room = NULL, *handle = NULL;
+    if (p->accumulate) {
+        size_t bytes = (size_t)((p->batch - 1) * p->out.batch_stride + p->m * p->out.ld) * gt_dtype_size(p->out_dtype);
+        use_algorithm(plan, &results[0]); /* on trust where there is no room to try it */
+        if (gt__scratch_alloc_quiet(cuda->base.ctx, bytes, &room, &handle) != GT_OK) return 0;
+        elsewhere.out.data = room;
+    }
+    float ms = choose_by(cuda, &t, results, count);
+    gt__scratch_free(cuda->base.ctx, handle);
+    return ms;
 }
 
 /* A fused relu may return 0 for NaN, which would hide a training run's collapse: asks this very algorithm, with a bias of NaN. */
@@ -313,16 +331,16 @@ static gt_status multiply_packed(gt__cuda_device *cuda, const gt__call *call, co
     packed.out = (matrix){.ld = round_up(p->n), .batch_stride = p->m * round_up(p->n)};
     packed.bias = NULL;
     packed.relu = false;
-    size_t bytes = (size_t)(p->batch * packed.out.batch_stride) * gt_dtype_size(p->dtype);
+    size_t bytes = (size_t)(p->batch * packed.out.batch_stride) * gt_dtype_size(p->out_dtype);
+    gt__meta from = matrix_meta(&packed.out, p->batch, p->m, p->n, p->out_dtype);
+    gt__meta to = matrix_meta(&p->out, p->batch, p->m, p->n, p->out_dtype);
     if (status == GT_OK) status = gt__scratch_alloc(cuda->base.ctx, bytes, &data, &handles[2]);
     if (status == GT_OK) {
         packed.out.data = data;
-        status = multiply(cuda, call, &packed, workspace, false);
+        if (p->accumulate) status = gt__cuda_copy_strided(&cuda->base, packed.out.data, &from, p->out.data, &to);
     }
-    if (status == GT_OK) {
-        gt__meta from = matrix_meta(&packed.out, p->batch, p->m, p->n, p->dtype), to = matrix_meta(&p->out, p->batch, p->m, p->n, p->dtype);
-        status = gt__cuda_copy_strided(&cuda->base, p->out.data, &to, packed.out.data, &from);
-    }
+    if (status == GT_OK) status = multiply(cuda, call, &packed, workspace, false);
+    if (status == GT_OK) status = gt__cuda_copy_strided(&cuda->base, p->out.data, &to, packed.out.data, &from);
     for (int i = 0; i < 3; i++) gt__scratch_free(cuda->base.ctx, handles[i]);
     if (status == GT_OK && (p->bias || p->relu))
         status = gt__cuda_bias_act(&cuda->base, p->out.data, p->bias, p->batch * p->m, p->n, p->dtype, p->relu);
@@ -332,15 +350,19 @@ static gt_status multiply_packed(gt__cuda_device *cuda, const gt__call *call, co
 static gt_status multiply(gt__cuda_device *cuda, const gt__call *call, const problem *p, uint64_t workspace, bool may_pack) {
     epilogue e = !p->bias || p->batch > 1 ? EPILOGUE_NONE : p->relu ? EPILOGUE_BIAS_RELU : EPILOGUE_BIAS;
     gemm_key key = make_key(p, e, workspace);
-    gemm_plan *plan = gt__plan_cache_find(&cuda->gemm_plans, &key);
+    gemm_plan *plan = gt__plan_cache_find(&cuda->gemm_plans, &key), made;
+    size_t free_bytes;
     if (GT__UNLIKELY(!plan)) {
-        gemm_plan made;
         prepare(cuda, p, &key, &made);
-        plan = gt__plan_cache_add(&cuda->gemm_plans, &key, &made);
+        if (!made.works && gt__cuda_make_room(cuda)) prepare(cuda, p, &key, &made);
+        /* A card that is full for the moment, so that cuBLASLt cannot load its kernels, must not decide for good. */
+        bool full = !made.works && gt__cuda_memory_is_full(&free_bytes);
+        plan = full ? &made : gt__plan_cache_add(&cuda->gemm_plans, &key, &made);
         if (!plan) return GT_OUT_OF_HOST_MEMORY;
     }
     if (GT__UNLIKELY(!plan->works)) {
         if (may_pack) return multiply_packed(cuda, call, p, workspace);
+        if (plan == &made) return gt__cuda_raise_cublas(CUBLAS_STATUS_ALLOC_FAILED, "cublasLtMatmul", __FILE__, __LINE__);
         GT_CALL_FAIL(call, GT_NOT_SUPPORTED, "cuBLASLt has no algorithm for %s [%lld,%lld] x [%lld,%lld], batch %lld",
                      gt_dtype_name(p->dtype), (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n, (long long)p->batch);
     }
@@ -349,6 +371,7 @@ static gt_status multiply(gt__cuda_device *cuda, const gt__call *call, const pro
         return multiply(cuda, call, p, 0, may_pack); /* memory is short: an algorithm that needs none */
     bool fused = plan->fused;
     cublasStatus_t status = run_plan(cuda, p, plan, scratch);
+    if (GT__UNLIKELY(status != CUBLAS_STATUS_SUCCESS) && gt__cuda_make_room(cuda)) status = run_plan(cuda, p, plan, scratch);
     gt__scratch_free(cuda->base.ctx, handle);
     if (GT__UNLIKELY(status != CUBLAS_STATUS_SUCCESS)) return gt__cuda_raise_cublas(status, "cublasLtMatmul", __FILE__, __LINE__);
     if (fused || (!p->bias && !p->relu)) return GT_OK;
@@ -363,10 +386,11 @@ static uint64_t workspace_cap(const gt__cuda_device *cuda) {
 }
 
 static gt_status product(gt__cuda_device *cuda, const gt__call *call, problem p) {
-    int64_t element = (int64_t)gt_dtype_size(p.dtype);
+    int64_t element = (int64_t)gt_dtype_size(p.dtype), out_element = (int64_t)gt_dtype_size(p.out_dtype);
     if (p.m == 0 || p.n == 0 || p.batch == 0) return GT_OK;
     if (p.k == 0) {
-        GT_TRY_CUDA(cudaMemsetAsync(p.out.data, 0, (size_t)(p.batch * p.m * p.n * element), cuda->compute));
+        if (p.accumulate) return GT_OK;
+        GT_TRY_CUDA(cudaMemsetAsync(p.out.data, 0, (size_t)(p.batch * p.m * p.n * out_element), cuda->compute));
         if (!p.bias && !p.relu) return GT_OK;
         return gt__cuda_bias_act(&cuda->base, p.out.data, p.bias, p.batch * p.m, p.n, p.dtype, p.relu);
     }
@@ -386,7 +410,7 @@ static gt_status product(gt__cuda_device *cuda, const gt__call *call, problem p)
             part.m = GT__MIN(p.m - row, MAX_ROWS);
             part.a.data += (first * p.a.batch_stride + row * (p.a.transposed ? 1 : p.a.ld)) * element;
             part.b.data += first * p.b.batch_stride * element;
-            part.out.data += (first * p.out.batch_stride + row * p.out.ld) * element;
+            part.out.data += (first * p.out.batch_stride + row * p.out.ld) * out_element;
             GT_CALL_REQUIRE(call, part.batch == 1 || p.m <= MAX_ROWS, GT_NOT_SUPPORTED, "a batch of %lld products with %lld rows each",
                             (long long)p.batch, (long long)p.m);
             GT_TRY(multiply(cuda, call, &part, workspace, true));
@@ -419,7 +443,12 @@ gt_status gt__cuda_matmul(gt__device *device, const gt__call *call) {
     const gt_tensor *a = call->in[0], *b = call->in[1], *out = call->out[0];
     const gt__meta *am = &a->meta, *bm = &b->meta;
     int32_t ar = am->ndim - 2, br = bm->ndim - 2;
-    problem p = {.m = am->shape[ar], .k = am->shape[ar + 1], .n = bm->shape[br + 1], .batch = 1, .dtype = out->meta.dtype};
+    problem p = {.m = am->shape[ar],
+                 .k = am->shape[ar + 1],
+                 .n = bm->shape[br + 1],
+                 .batch = 1,
+                 .dtype = out->meta.dtype,
+                 .out_dtype = out->meta.dtype};
     for (int32_t axis = 0; axis < out->meta.ndim - 2; axis++) p.batch *= out->meta.shape[axis];
     if (out->meta.numel == 0) return GT_OK;
     if (p.k > 0) {
@@ -436,7 +465,13 @@ static gt_status linear(gt__device *device, const gt__call *call, bool relu) {
     const gt_tensor *x = call->in[0], *w = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
     const gt_tensor *out = call->out[0];
     const gt__meta *xm = &x->meta, *wm = &w->meta;
-    problem p = {.m = xm->shape[0], .k = xm->shape[1], .n = wm->shape[0], .batch = 1, .dtype = out->meta.dtype, .relu = relu};
+    problem p = {.m = xm->shape[0],
+                 .k = xm->shape[1],
+                 .n = wm->shape[0],
+                 .batch = 1,
+                 .dtype = out->meta.dtype,
+                 .out_dtype = out->meta.dtype,
+                 .relu = relu};
     if (out->meta.numel == 0) return GT_OK;
     if (p.k > 0) {
         p.a = make_matrix(x, p.m, p.k, xm->strides[0], xm->strides[1]);
@@ -450,3 +485,17 @@ static gt_status linear(gt__device *device, const gt__call *call, bool relu) {
 gt_status gt__cuda_linear(gt__device *device, const gt__call *call) { return linear(device, call, false); }
 
 gt_status gt__cuda_linear_relu(gt__device *device, const gt__call *call) { return linear(device, call, true); }
+
+gt_status gt__cuda_linear_backward_weight(gt__device *device, const gt__call *call) {
+    const gt_tensor *dz = call->in[0], *x = call->in[1], *dw = call->out[0];
+    const gt__meta *zm = &dz->meta, *xm = &x->meta;
+    problem p = {.m = zm->shape[1], .k = zm->shape[0], .n = xm->shape[1], .batch = 1, .dtype = zm->dtype, .out_dtype = dw->meta.dtype};
+    if (dw->meta.numel == 0) return GT_OK;
+    if (p.k > 0) {
+        p.a = make_matrix(dz, p.m, p.k, zm->strides[1], zm->strides[0]);
+        p.b = make_matrix(x, p.k, p.n, xm->strides[0], xm->strides[1]);
+    }
+    p.out = (matrix){.data = gt__data(dw), .ld = p.n, .batch_stride = p.m * p.n};
+    p.accumulate = call->attr.linear.accumulate != 0;
+    return product(gt__cuda(device), call, p);
+}

@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(kBlock)
     }
 }
 
-/* A block makes one weight's gradient. */
+/* A block makes one weight's gradient. What is added to is of the type that is computed in. */
 template <typename T>
 __global__ void __launch_bounds__(kBlock)
-    k_conv_weight_gradient(const T *dy, const T *x, void *dw, gt_dtype dtype, Conv conv, int64_t count) {
+    k_conv_weight_gradient(const T *dy, const T *x, void *dw, gt_dtype dtype, Conv conv, int64_t count, bool accumulate) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int64_t pixels = conv.y.shape[0] * conv.y.shape[2] * conv.y.shape[3];
@@ -102,7 +102,10 @@ __global__ void __launch_bounds__(kBlock)
             sum += convert<C>(dy[conv.y.at(n, at.n, row, column)]) * convert<C>(x[conv.x.at(n, channel, h, v)]);
         }
         sum = block_sum(sum, shared);
-        if (threadIdx.x == 0) store_as(dw, dtype, conv.w.at(at.n, at.c, at.h, at.w), sum);
+        if (threadIdx.x != 0) continue;
+        const int64_t place = conv.w.at(at.n, at.c, at.h, at.w);
+        if (accumulate) sum += static_cast<const C *>(dw)[place];
+        store_as(dw, dtype, place, sum);
     }
 }
 
@@ -152,6 +155,7 @@ gt_status gt__cuda_conv2d_backward_weight_direct(gt__device *device, const gt__c
     if (dw->meta.numel == 0) return GT_OK;
     GT__FOR_FLOATS(call, dy->meta.dtype,
                    return launch(device, call, k_conv_weight_gradient<T>, grid_for(dw->meta.numel, 1), kBlock, data<const T>(dy),
-                                 data<const T>(x), data(dw), dw->meta.dtype, conv_of(call, x, dw, dy), dw->meta.numel));
+                                 data<const T>(x), data(dw), dw->meta.dtype, conv_of(call, x, dw, dy), dw->meta.numel,
+                                 call->attr.conv.accumulate != 0));
     return GT_OK;
 }

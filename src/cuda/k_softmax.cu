@@ -1,4 +1,5 @@
-/* softmax and log_softmax along one axis of [outer, length, inner], and their gradients. */
+/* softmax and log_softmax along one axis of [outer, length, inner], and their gradients. To: the result's type, f32 of halves or the other way round where
+ * a call converts. */
 #include "cuda/exp_sum.cuh"
 #include "cuda/rows.cuh"
 
@@ -21,8 +22,8 @@ __device__ __forceinline__ C weigh(C dy, C y) {
 
 /* --- inner 1: `lanes` threads share a row */
 
-template <typename T, int V, bool logarithm>
-__global__ void __launch_bounds__(kRowBlock) k_softmax_rows(const T *x, T *y, int64_t rows, int64_t length, int lanes) {
+template <typename T, typename To, int V, bool logarithm>
+__global__ void __launch_bounds__(kRowBlock) k_softmax_rows(const T *x, To *y, int64_t rows, int64_t length, int lanes) {
     using C = compute_t<T>;
     __shared__ ExpSum<C> shared[32];
     const int lane = threadIdx.x % lanes;
@@ -43,20 +44,21 @@ __global__ void __launch_bounds__(kRowBlock) k_softmax_rows(const T *x, T *y, in
         if (row >= rows) continue;
         const C factor = logarithm ? math_log(total.sum) : C(1) / total.sum;
         for (int64_t j = static_cast<int64_t>(lane) * V; j < length; j += static_cast<int64_t>(lanes) * V) {
-            Pack<T, V> pack = load_pack<T, V>(in + j, true);
+            const Pack<T, V> pack = load_pack<T, V>(in + j, true);
+            Pack<To, V> result;
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const C value = convert<C>(pack.v[i]);
-                pack.v[i] = convert<T>(logarithm ? value - total.max - factor : math_exp(value - total.max) * factor);
+                result.v[i] = convert<To>(logarithm ? value - total.max - factor : math_exp(value - total.max) * factor);
             }
-            store_pack(y + row * length + j, pack, true);
+            store_pack(y + row * length + j, result, true);
         }
     }
 }
 
-template <typename T, int V, bool logarithm>
+template <typename T, typename To, int V, bool logarithm>
 __global__ void __launch_bounds__(kRowBlock)
-    k_softmax_backward_rows(const T *dy, const T *y, T *dx, int64_t rows, int64_t length, int lanes) {
+    k_softmax_backward_rows(const T *dy, const T *y, To *dx, int64_t rows, int64_t length, int lanes) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int lane = threadIdx.x % lanes;
@@ -75,20 +77,19 @@ __global__ void __launch_bounds__(kRowBlock)
         sum = row_sum(sum, lanes, shared);
         if (row >= rows) continue;
         for (int64_t j = static_cast<int64_t>(lane) * V; j < length; j += static_cast<int64_t>(lanes) * V) {
-            Pack<T, V> gradient = load_pack<T, V>(dy + start + j, true);
-            const Pack<T, V> result = load_pack<T, V>(y + start + j, true);
+            const Pack<T, V> gradient = load_pack<T, V>(dy + start + j, true), result = load_pack<T, V>(y + start + j, true);
+            Pack<To, V> made;
 #pragma unroll
-            for (int i = 0; i < V; i++)
-                gradient.v[i] = convert<T>(slope<logarithm>(convert<C>(gradient.v[i]), convert<C>(result.v[i]), sum));
-            store_pack(dx + start + j, gradient, true);
+            for (int i = 0; i < V; i++) made.v[i] = convert<To>(slope<logarithm>(convert<C>(gradient.v[i]), convert<C>(result.v[i]), sum));
+            store_pack(dx + start + j, made, true);
         }
     }
 }
 
 /* --- other inner sizes: a thread goes along the axis, its neighbours along inner */
 
-template <typename T, bool logarithm>
-__global__ void __launch_bounds__(kBlock) k_softmax_strided(const T *x, T *y, int64_t count, int64_t length, int64_t inner) {
+template <typename T, typename To, bool logarithm>
+__global__ void __launch_bounds__(kBlock) k_softmax_strided(const T *x, To *y, int64_t count, int64_t length, int64_t inner) {
     using C = compute_t<T>;
     for (int64_t k = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; k < count; k += gridDim.x * static_cast<int64_t>(kBlock)) {
         const int64_t outer = k / inner, start = outer * length * inner + (k - outer * inner);
@@ -98,14 +99,14 @@ __global__ void __launch_bounds__(kBlock) k_softmax_strided(const T *x, T *y, in
         const C factor = logarithm ? math_log(total.sum) : C(1) / total.sum;
         for (int64_t j = 0; j < length; j++) {
             const C value = convert<C>(x[start + j * inner]);
-            y[start + j * inner] = convert<T>(logarithm ? value - total.max - factor : math_exp(value - total.max) * factor);
+            y[start + j * inner] = convert<To>(logarithm ? value - total.max - factor : math_exp(value - total.max) * factor);
         }
     }
 }
 
-template <typename T, bool logarithm>
+template <typename T, typename To, bool logarithm>
 __global__ void __launch_bounds__(kBlock)
-    k_softmax_backward_strided(const T *dy, const T *y, T *dx, int64_t count, int64_t length, int64_t inner) {
+    k_softmax_backward_strided(const T *dy, const T *y, To *dx, int64_t count, int64_t length, int64_t inner) {
     using C = compute_t<T>;
     for (int64_t k = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; k < count; k += gridDim.x * static_cast<int64_t>(kBlock)) {
         const int64_t outer = k / inner, start = outer * length * inner + (k - outer * inner);
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kBlock)
         for (int64_t j = 0; j < length; j++) sum += weigh<logarithm>(convert<C>(dy[start + j * inner]), convert<C>(y[start + j * inner]));
         for (int64_t j = 0; j < length; j++) {
             const int64_t at = start + j * inner;
-            dx[at] = convert<T>(slope<logarithm>(convert<C>(dy[at]), convert<C>(y[at]), sum));
+            dx[at] = convert<To>(slope<logarithm>(convert<C>(dy[at]), convert<C>(y[at]), sum));
         }
     }
 }
@@ -131,55 +132,59 @@ Axis axis_of(const gt__call *call) {
     return a;
 }
 
-template <typename T, bool logarithm>
-gt_status forward(gt__device *device, const gt__call *call) {
+template <typename T, typename To, bool logarithm>
+gt_status forward_to(gt__device *device, const gt__call *call) {
     const T *x = data<const T>(call->in[0]);
-    T *y = data<T>(call->out[0]);
+    To *y = data<To>(call->out[0]);
     const Axis a = axis_of(call);
     if (a.inner != 1)
-        return launch(device, call, k_softmax_strided<T, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, x, y, a.outer * a.inner,
-                      a.length, a.inner);
+        return launch(device, call, k_softmax_strided<T, To, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, x, y,
+                      a.outer * a.inner, a.length, a.inner);
     constexpr int V = kVector<T>;
-    const bool vector = a.length % V == 0 && aligned(x, 16) && aligned(y, 16);
+    const bool vector = a.length % V == 0 && aligned(x, 16) && aligned(y, sizeof(Pack<To, V>));
     const int lanes = rows_lanes(a.length, vector ? V : 1);
-    const auto kernel = vector ? k_softmax_rows<T, V, logarithm> : k_softmax_rows<T, 1, logarithm>;
+    const auto kernel = vector ? k_softmax_rows<T, To, V, logarithm> : k_softmax_rows<T, To, 1, logarithm>;
     return launch(device, call, kernel, rows_grid(a.outer, lanes), kRowBlock, x, y, a.outer, a.length, lanes);
 }
 
-template <typename T, bool logarithm>
-gt_status backward(gt__device *device, const gt__call *call) {
+template <typename T, typename To, bool logarithm>
+gt_status backward_to(gt__device *device, const gt__call *call) {
     const T *dy = data<const T>(call->in[0]), *y = data<const T>(call->in[1]);
-    T *dx = data<T>(call->out[0]);
+    To *dx = data<To>(call->out[0]);
     const Axis a = axis_of(call);
     if (a.inner != 1)
-        return launch(device, call, k_softmax_backward_strided<T, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, dy, y, dx,
+        return launch(device, call, k_softmax_backward_strided<T, To, logarithm>, grid_for(a.outer * a.inner, kBlock), kBlock, dy, y, dx,
                       a.outer * a.inner, a.length, a.inner);
     constexpr int V = kVector<T>;
-    const bool vector = a.length % V == 0 && aligned(dy, 16) && aligned(y, 16) && aligned(dx, 16);
+    const bool vector = a.length % V == 0 && aligned(dy, 16) && aligned(y, 16) && aligned(dx, sizeof(Pack<To, V>));
     const int lanes = rows_lanes(a.length, vector ? V : 1);
-    const auto kernel = vector ? k_softmax_backward_rows<T, V, logarithm> : k_softmax_backward_rows<T, 1, logarithm>;
+    const auto kernel = vector ? k_softmax_backward_rows<T, To, V, logarithm> : k_softmax_backward_rows<T, To, 1, logarithm>;
     return launch(device, call, kernel, rows_grid(a.outer, lanes), kRowBlock, dy, y, dx, a.outer, a.length, lanes);
+}
+
+template <bool logarithm>
+gt_status forward(gt__device *device, const gt__call *call) {
+    const gt_dtype from = call->in[0]->meta.dtype, to = call->out[0]->meta.dtype;
+    if (call->out[0]->meta.numel == 0) return GT_OK;
+    if (from == GT_DTYPE_F16 && to == GT_DTYPE_F32) return forward_to<__half, float, logarithm>(device, call);
+    if (from == GT_DTYPE_BF16 && to == GT_DTYPE_F32) return forward_to<__nv_bfloat16, float, logarithm>(device, call);
+    GT__FOR_FLOATS(call, from, return forward_to<T, T, logarithm>(device, call));
+    return GT_OK;
+}
+
+template <bool logarithm>
+gt_status backward(gt__device *device, const gt__call *call) {
+    const gt_dtype from = call->in[0]->meta.dtype, to = call->out[0]->meta.dtype;
+    if (call->out[0]->meta.numel == 0) return GT_OK;
+    if (from == GT_DTYPE_F32 && to == GT_DTYPE_F16) return backward_to<float, __half, logarithm>(device, call);
+    if (from == GT_DTYPE_F32 && to == GT_DTYPE_BF16) return backward_to<float, __nv_bfloat16, logarithm>(device, call);
+    GT__FOR_FLOATS(call, from, return backward_to<T, T, logarithm>(device, call));
+    return GT_OK;
 }
 
 } // namespace
 
-gt_status gt__cuda_softmax(gt__device *device, const gt__call *call) {
-    if (call->out[0]->meta.numel == 0) return GT_OK;
-    GT__FOR_FLOATS(call, call->in[0]->meta.dtype, return forward<T, false>(device, call));
-    return GT_OK;
-}
-gt_status gt__cuda_log_softmax(gt__device *device, const gt__call *call) {
-    if (call->out[0]->meta.numel == 0) return GT_OK;
-    GT__FOR_FLOATS(call, call->in[0]->meta.dtype, return forward<T, true>(device, call));
-    return GT_OK;
-}
-gt_status gt__cuda_softmax_backward(gt__device *device, const gt__call *call) {
-    if (call->out[0]->meta.numel == 0) return GT_OK;
-    GT__FOR_FLOATS(call, call->in[0]->meta.dtype, return backward<T, false>(device, call));
-    return GT_OK;
-}
-gt_status gt__cuda_log_softmax_backward(gt__device *device, const gt__call *call) {
-    if (call->out[0]->meta.numel == 0) return GT_OK;
-    GT__FOR_FLOATS(call, call->in[0]->meta.dtype, return backward<T, true>(device, call));
-    return GT_OK;
-}
+gt_status gt__cuda_softmax(gt__device *device, const gt__call *call) { return forward<false>(device, call); }
+gt_status gt__cuda_log_softmax(gt__device *device, const gt__call *call) { return forward<true>(device, call); }
+gt_status gt__cuda_softmax_backward(gt__device *device, const gt__call *call) { return backward<false>(device, call); }
+gt_status gt__cuda_log_softmax_backward(gt__device *device, const gt__call *call) { return backward<true>(device, call); }

@@ -80,9 +80,14 @@ GT__CUDA_KERNEL(avg_pool2d_backward);
 GT__CUDA_KERNEL(adaptive_avg_pool2d);
 GT__CUDA_KERNEL(adaptive_avg_pool2d_backward);
 
-/* k_batch_norm.cu, k_layer_norm.cu */
+/* k_batch_norm.cu, k_batch_norm_backward.cu, k_layer_norm.cu */
 GT__CUDA_KERNEL(batch_norm);
+GT__CUDA_KERNEL(batch_norm_relu);
+GT__CUDA_KERNEL(batch_norm_add_relu);
+GT__CUDA_KERNEL(batch_norm_apply);
 GT__CUDA_KERNEL(batch_norm_backward);
+GT__CUDA_KERNEL(batch_norm_relu_backward);
+GT__CUDA_KERNEL(batch_norm_add_relu_backward);
 GT__CUDA_KERNEL(layer_norm);
 GT__CUDA_KERNEL(layer_norm_backward);
 
@@ -100,20 +105,31 @@ GT__CUDA_KERNEL(embedding_backward);
 gt_status gt__cuda_mean_axes(gt__device *device, const gt__call *call, uint32_t mask);
 
 /* k_update.cu, k_grad.cu: backend.h's multi-tensor calls */
-gt_status gt__cuda_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count);
-gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm);
+gt_status gt__cuda_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count,
+                         const gt__step_control *control);
+gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad);
 gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm);
 gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value);
+gt_status gt__cuda_grad_scale(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_control *control);
+gt_status gt__cuda_step_task(gt__device *device, const gt__step_task *task);
+gt_status gt__cuda_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task);
+gt_status gt__cuda_mark_not_finite(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least);
+gt_status gt__cuda_copy_many(gt__device *device, const gt__copy_item *list, int32_t count);
 
 /* In place on y [rows, channels], row-major: y += bias (same dtype; NULL: nothing is added), then relu if `relu`. For when a library's epilogue
  * cannot take them. k_bias.cu */
 gt_status gt__cuda_bias_act(gt__device *device, void *y, const void *bias, int64_t rows, int64_t channels, gt_dtype dtype, int32_t relu);
+/* sum (f32) = add (f32 or a half), or += add where `accumulate`. k_add_into.cu */
+gt_status gt__cuda_add_into(gt__device *device, float *sum, const void *add, gt_dtype dtype, int64_t count, int32_t accumulate);
 /* A strided copy between two views of one shape, with dtype conversion; for padding and packing operands. k_copy.cu */
 gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt__meta *destination_meta, const void *source,
                                 const gt__meta *source_meta);
 
 /* What the kernels need from device.c: gt__cuda_stream and gt__cuda_error_slot of cuda_util.h, and: */
 int32_t gt__cuda_multiprocessors(const gt__device *device); /* how many the GPU has */
+/* Counters in device memory for launches whose last block goes on: 0 before and after each of them. Launches of the compute stream take turns. */
+#define GT__CUDA_COUNTERS 1023
+uint32_t *gt__cuda_counters(const gt__device *device);
 
 #undef GT__CUDA_KERNEL
 GT_EXTERN_C_END

@@ -18,7 +18,10 @@ gt_status gt__cuda_launch(gt__device *device, const gt__call *call, const char *
                           uint32_t block_x, uint32_t block_y, void **arguments) {
     const dim3 grid = {grid_x, grid_y, 1};
     const dim3 block = {block_x, block_y, 1};
-    const cudaError_t code = cudaLaunchKernel(kernel, grid, block, arguments, 0, gt__cuda_stream(device));
+    cudaError_t code = cudaLaunchKernel(kernel, grid, block, arguments, 0, gt__cuda_stream(device));
+    /* The first launch loads the kernel, which takes device memory. */
+    if (GT__UNLIKELY(code == cudaErrorMemoryAllocation) && gt__cache_release(device->ctx))
+        code = cudaLaunchKernel(kernel, grid, block, arguments, 0, gt__cuda_stream(device));
     return GT__LIKELY(code == cudaSuccess) ? GT_OK : launch_failed(call, what, code);
 }
 

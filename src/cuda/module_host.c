@@ -40,6 +40,7 @@ gt_status gt__scratch_alloc_quiet(gt_context *ctx, size_t bytes, void **pointer,
     return host->scratch_alloc_quiet(ctx, bytes, pointer, handle);
 }
 void gt__scratch_free(gt_context *ctx, void *handle) { host->scratch_free(ctx, handle); }
+bool gt__cache_release(gt_context *ctx) { return host->cache_release(ctx); }
 
 void gt__log(gt_context *ctx, gt_log_level level, const char *format, ...) {
     char text[1024];

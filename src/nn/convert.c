@@ -53,7 +53,7 @@ static gt_status convert_slot(conversion_list *list, const gt__slot *slot, gt_dt
     for (int32_t i = 0; i < list->count; ++i)
         if (list->items[i].tensor == t) return GT_OK;
     GT_TRY(gt__tensor_check(t, "gt_module_to_dtype"));
-    GT_TRY(gt_scope_begin(t->ctx));
+    GT_TRY(gt__scope_begin(t->ctx));
     gt_tensor *converted = gt_tensor_retain(gt_cast(t, wanted));
     (void)gt_scope_end(t->ctx);
     if (converted == NULL) return gt_last_error()->status;

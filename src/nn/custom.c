@@ -16,11 +16,11 @@ static gt_tensor *custom_forward(gt_module *m, gt_tensor *const *in, int32_t n) 
     const custom_state *s = gt__module_state(m);
     gt_context *ctx = m->ctx;
     int32_t no_grad = ctx->no_grad, scopes = ctx->n_scopes;
-    GT_TRY_NULL(gt_scope_begin(ctx));
+    GT_TRY_NULL(gt__scope_begin(ctx));
     gt_tensor *y = gt_tensor_retain(s->options.forward(s->options.user, m, in, n));
     bool balanced = ctx->n_scopes > scopes && ctx->no_grad >= no_grad;
     while (ctx->n_scopes > scopes) (void)gt_scope_end(ctx);
-    while (ctx->n_scopes < scopes && gt_scope_begin(ctx) == GT_OK) {
+    while (ctx->n_scopes < scopes && gt__scope_begin(ctx) == GT_OK) {
     }
     ctx->no_grad = no_grad;
     if (y == NULL) {

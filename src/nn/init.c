@@ -13,7 +13,7 @@ static gt_status check(gt_tensor *t, const char *who) {
 
 /* A tensor with holes is filled through a dense one, which draws the same numbers. */
 static gt_status fill_through_copy(gt_tensor *t, gt__op_id op, double a, double b) {
-    GT_TRY(gt_scope_begin(t->ctx));
+    GT_TRY(gt__scope_begin(t->ctx));
     gt_tensor *values = op == GT__OP_UNIFORM ? gt_tensor_uniform(t->ctx, t->meta.dtype, t->meta.ndim, t->meta.shape, a, b)
                                              : gt_tensor_normal(t->ctx, t->meta.dtype, t->meta.ndim, t->meta.shape, a, b);
     gt_status status = values ? gt_tensor_copy(t, values) : gt_last_error()->status;
@@ -33,7 +33,7 @@ static gt_status fill_random(gt_tensor *t, gt__op_id op, double a, double b) {
         attr.random.a = a;
         attr.random.b = b;
         status = gt__op_into(op, NULL, 0, &attr, t);
-        if (status == GT_OK) t->storage->version++;
+        if (status == GT_OK) gt__storage_changed(t->storage);
     } else {
         status = fill_through_copy(t, op, a, b);
     }

@@ -34,6 +34,7 @@ static void module_free(gt_module *m) {
         gt_tensor_release(m->slots[i].tensor);
         gt__free(m->slots[i].name);
     }
+    if (m->anchor->storage) m->anchor->storage->version++; /* segments that would run it again see that it is gone */
     m->parent = NULL; /* the tables above are their owners' business */
     gt__module_table_drop(m);
     gt__free(m->slots);
@@ -93,6 +94,33 @@ gt_status gt__module_failure(const gt_module *m) {
             m->failed_message ? m->failed_message : gt_status_text(m->failed));
 }
 
+static int32_t layers_of(const gt_module *m) {
+    if (m->n_children == 0) return 1;
+    int32_t layers = 0;
+    for (int32_t i = 0; i < m->n_children; ++i) layers += layers_of(m->children[i]);
+    return layers;
+}
+
+static gt_status run_module(const gt__segment_code *code, gt_tensor *const *in, int32_t n_in, gt_tensor **out) {
+    gt_module *m = code->user;
+    out[0] = m->kind->forward(m, in, n_in);
+    return out[0] ? GT_OK : gt_last_error()->status;
+}
+
+static gt_tensor *forward_segment(gt_module *m, gt_tensor *const *in, int32_t n) {
+    const gt__segment_code code = {.run = run_module, .user = m, .anchor = m->anchor};
+    gt_tensor *y = NULL;
+    return gt__checkpoint(m->ctx, &code, in, n, &y, 1) == GT_OK ? y : NULL;
+}
+
+gt_status gt_module_set_checkpointing(gt_module *module, int32_t on) {
+    GT_REQUIRE_HANDLE(module);
+    module->checkpointing = on != 0;
+    return GT_OK;
+}
+
+int32_t gt_module_checkpointing(const gt_module *module) { return module && module->checkpointing ? 1 : 0; }
+
 gt_tensor *gt__module_call(gt_module *m, gt_tensor *const *in, int32_t n) {
     if (GT__UNLIKELY(m->failed != GT_OK)) {
         (void)gt__module_failure(m);
@@ -101,7 +129,16 @@ gt_tensor *gt__module_call(gt_module *m, gt_tensor *const *in, int32_t n) {
     gt_context *ctx = m->ctx;
     const char *outer = ctx->module_path;
     if (m->tag[0]) ctx->module_path = m->tag;
-    gt_tensor *y = m->kind->forward(m, in, n);
+    gt__phase phase = gt__allocator_phase(ctx->allocator);
+    if (ctx->module_depth++ == 0) {
+        ctx->layers = layers_of(m);
+        ctx->layers_run = 0;
+        if (phase == GT__PHASE_OTHER) gt__allocator_set_phase(ctx->allocator, GT__PHASE_FORWARD);
+    }
+    gt_tensor *y = NULL;
+    if (gt__module_watch(m) == GT_OK) y = m->checkpointing ? forward_segment(m, in, n) : m->kind->forward(m, in, n);
+    if (y && m->n_children == 0) ctx->layers_run++;
+    if (--ctx->module_depth == 0) gt__allocator_set_phase(ctx->allocator, phase);
     ctx->module_path = outer;
     return y;
 }

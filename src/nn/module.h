@@ -2,7 +2,7 @@
 #ifndef GT_NN_MODULE_H
 #define GT_NN_MODULE_H
 
-#include "core/core.h"
+#include "core/checkpoint.h"
 #include <gtrain/nn.h>
 
 typedef struct gt__module_kind {
@@ -13,6 +13,7 @@ typedef struct gt__module_kind {
     gt_status (*describe)(const gt_module *m, gt__text *text); /* what stands between the parentheses; NULL: nothing */
     gt_status (*flush)(gt_module *m);                          /* brings buffers up to date before they are looked at; may be NULL */
     void (*destroy)(gt_module *m);                             /* frees what the state holds; may be NULL */
+    int64_t *(*counter)(gt_module *m); /* a number on the host that belongs to the buffers (see flush); may be NULL */
 } gt__module_kind;
 
 typedef struct gt__slot {
@@ -44,6 +45,7 @@ struct gt_module {
     int32_t n_slots, n_children, cap_children;
     int32_t n_inputs;
     bool training;
+    bool checkpointing; /* its forward is a segment */
     gt_status failed; /* not GT_OK: a child is missing, because of this */
     char *failed_message;
     gt__named_tensor *table;         /* parameters, then buffers; NULL until asked for and after changes below */
@@ -68,6 +70,10 @@ gt_status gt__module_slot_add(gt_module *m, const char *name, uint32_t flags, gt
 /* Runs a module with its path set. The inputs are there and of its context. */
 gt_tensor *gt__module_call(gt_module *m, gt_tensor *const *in, int32_t n);
 gt_status gt__module_failure(const gt_module *m); /* raises m->failed */
+/* Before a module's forward runs by another way than gt__module_call: a segment that is running remembers its training flag. */
+static inline gt_status gt__module_watch(gt_module *m) {
+    return m->ctx->segment ? gt__segment_flag(m->ctx, &m->training, m->anchor) : GT_OK;
+}
 
 /* --- tree.c */
 /* Takes over `child` as the add functions promise. An empty name is allowed here. */
@@ -80,11 +86,22 @@ void gt__module_table_drop(gt_module *m); /* of m and all above */
 
 /* --- names.c */
 gt_status gt__module_table(gt_module *m);
+/* Reads all counters below m (`write` 0) or sets them, in one order; `values` may be NULL to count them. Returns how many there are. */
+int32_t gt__module_counters(gt_module *m, int64_t *values, bool write);
 
 /* --- kinds that others look for */
-extern const gt__module_kind gt__linear_kind, gt__conv2d_kind, gt__relu_kind, gt__custom_kind;
+extern const gt__module_kind gt__linear_kind, gt__conv2d_kind, gt__batch_norm_kind, gt__relu_kind, gt__custom_kind;
 gt_tensor *gt__linear_run(gt_module *m, gt_tensor *x, gt_activation activation);
 gt_tensor *gt__conv2d_run(gt_module *m, gt_tensor *x, gt_activation activation);
+gt_tensor *gt__batch_norm_run(gt_module *m, gt_tensor *x, gt_activation activation);
+/* activation(m(x) + residual); residual may be NULL. */
+gt_tensor *gt__batch_norm_run_with(gt_module *m, gt_tensor *x, gt_tensor *residual, gt_activation activation);
+
+/* --- sequential.c */
+/* The last child of a sequential whose children may be run one by one from outside, else NULL. */
+gt_module *gt__sequential_last(const gt_module *m);
+/* Runs the children of such a sequential but the last. */
+gt_tensor *gt__sequential_run_before_last(gt_module *m, gt_tensor *x);
 /* Text of a number for describe: "0.1", "1e-05", whatever the locale. */
 const char *gt__number_text(char *buffer, size_t size, double value);
 

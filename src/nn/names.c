@@ -49,6 +49,18 @@ static gt_status flush_below(gt_module *m) {
     return GT_OK;
 }
 
+int32_t gt__module_counters(gt_module *m, int64_t *values, bool write) {
+    int32_t n = 0;
+    if (m->kind->counter) {
+        int64_t *counter = m->kind->counter(m);
+        if (values && write) *counter = values[n];
+        if (values && !write) values[n] = *counter;
+        ++n;
+    }
+    for (int32_t i = 0; i < m->n_children; ++i) n += gt__module_counters(m->children[i], values ? values + n : NULL, write);
+    return n;
+}
+
 const char *gt_module_kind(const gt_module *module) { return module ? module->kind_name : ""; }
 const char *gt_module_path(const gt_module *module) { return module ? module->path : ""; }
 gt_context *gt_module_context(const gt_module *module) { return module ? module->anchor->ctx : NULL; }

@@ -29,14 +29,22 @@ gt_status gt_nn_batch_norm_options_init(gt_nn_batch_norm_options *options, size_
 
 static gt_tensor *at(const gt_module *m, int32_t first, int32_t offset) { return first < 0 ? NULL : m->slots[first + offset].tensor; }
 
-static gt_tensor *batch_norm_forward(gt_module *m, gt_tensor *const *in, int32_t n) {
-    (void)n;
+gt_tensor *gt__batch_norm_run_with(gt_module *m, gt_tensor *x, gt_tensor *residual, gt_activation activation) {
     batch_norm_state *s = gt__module_state(m);
     bool batch_statistics = m->training || s->tracked < 0;
-    gt_tensor *y = gt_batch_norm(in[0], at(m, s->affine, 0), at(m, s->affine, 1), at(m, s->tracked, 0), at(m, s->tracked, 1),
-                                 batch_statistics, s->momentum, s->epsilon);
-    if (y && m->training && s->tracked >= 0 && gt_tensor_numel(in[0]) > 0) s->untold++;
+    gt_tensor *y = gt_batch_norm_activation(x, at(m, s->affine, 0), at(m, s->affine, 1), at(m, s->tracked, 0), at(m, s->tracked, 1),
+                                            residual, batch_statistics, s->momentum, s->epsilon, activation);
+    if (y && m->training && s->tracked >= 0 && gt_tensor_numel(x) > 0 && !m->ctx->recomputing) s->untold++;
     return y;
+}
+
+gt_tensor *gt__batch_norm_run(gt_module *m, gt_tensor *x, gt_activation activation) {
+    return gt__batch_norm_run_with(m, x, NULL, activation);
+}
+
+static gt_tensor *batch_norm_forward(gt_module *m, gt_tensor *const *in, int32_t n) {
+    (void)n;
+    return gt__batch_norm_run(m, in[0], GT_ACTIVATION_NONE);
 }
 
 static gt_status batch_norm_flush(gt_module *m) {
@@ -45,7 +53,7 @@ static gt_status batch_norm_flush(gt_module *m) {
     gt_tensor *count = at(m, s->tracked, 2);
     gt_context *ctx = count->ctx;
     GT_TRY(gt__tensor_check(count, "batch_norm"));
-    GT_TRY(gt_scope_begin(ctx));
+    GT_TRY(gt__scope_begin(ctx));
     ctx->no_grad++;
     gt_tensor *sum = gt_add(count, gt_tensor_full(ctx, GT_DTYPE_I64, 0, NULL, (double)s->untold));
     gt_status status = sum ? gt_tensor_copy(count, sum) : gt_last_error()->status;
@@ -54,6 +62,8 @@ static gt_status batch_norm_flush(gt_module *m) {
     if (status == GT_OK) s->untold = 0;
     return status;
 }
+
+static int64_t *batch_norm_counter(gt_module *m) { return &((batch_norm_state *)gt__module_state(m))->untold; }
 
 static gt_status batch_norm_describe(const gt_module *m, gt__text *text) {
     const batch_norm_state *s = gt__module_state(m);
@@ -65,12 +75,13 @@ static gt_status batch_norm_describe(const gt_module *m, gt__text *text) {
     return GT_OK;
 }
 
-static const gt__module_kind batch_norm_kind = {.name = "BatchNorm",
-                                                .n_inputs = 1,
-                                                .state_size = sizeof(batch_norm_state),
-                                                .forward = batch_norm_forward,
-                                                .describe = batch_norm_describe,
-                                                .flush = batch_norm_flush};
+const gt__module_kind gt__batch_norm_kind = {.name = "BatchNorm",
+                                             .n_inputs = 1,
+                                             .state_size = sizeof(batch_norm_state),
+                                             .forward = batch_norm_forward,
+                                             .describe = batch_norm_describe,
+                                             .flush = batch_norm_flush,
+                                             .counter = batch_norm_counter};
 
 static gt_status batch_norm_build(gt_module *m, int64_t features, const gt_nn_batch_norm_options *o) {
     batch_norm_state *s = gt__module_state(m);
@@ -102,7 +113,7 @@ gt_module *gt_nn_batch_norm(gt_context *ctx, int64_t features, const gt_nn_batch
     GT_REQUIRE_NULL(isfinite(o.epsilon) && o.epsilon >= 0, GT_BAD_ARGUMENT, "batch_norm: epsilon is %g; it must not be negative",
                     o.epsilon);
     GT_REQUIRE_NULL(o.momentum >= 0 && o.momentum <= 1, GT_BAD_ARGUMENT, "batch_norm: momentum is %g; it must be in [0, 1]", o.momentum);
-    gt_module *m = gt__module_new(ctx, &batch_norm_kind);
+    gt_module *m = gt__module_new(ctx, &gt__batch_norm_kind);
     return m ? gt__module_finish(m, batch_norm_build(m, features, &o)) : NULL;
 }
 

@@ -11,12 +11,41 @@ gt_status gt_nn_residual_options_init(gt_nn_residual_options *options, size_t si
     return gt__options_write(options, size, &defaults, sizeof defaults, "gt_nn_residual_options");
 }
 
+/* Where the body ends in a batch norm: the sum and the relu run with that as one op. */
+static gt_module *last_norm(const gt_module *m) {
+    gt_module *last = gt__sequential_last(m->children[0]);
+    return last && last->kind == &gt__batch_norm_kind && !last->checkpointing ? last : NULL;
+}
+
+static gt_tensor *shortcut_of(gt_module *m, gt_tensor *const *in) {
+    return m->n_children > 1 ? gt__module_call(m->children[1], in, 1) : in[0];
+}
+
+static gt_tensor *run_norm(gt_module *norm, gt_tensor *x, gt_tensor *residual, gt_activation activation) {
+    const char *outer = norm->ctx->module_path;
+    if (norm->tag[0]) norm->ctx->module_path = norm->tag;
+    gt_tensor *y = gt__module_watch(norm) == GT_OK ? gt__batch_norm_run_with(norm, x, residual, activation) : NULL;
+    norm->ctx->module_path = outer;
+    return y;
+}
+
+static gt_tensor *run_with_norm(gt_module *m, gt_module *norm, gt_tensor *const *in) {
+    gt_tensor *x = gt__sequential_run_before_last(m->children[0], in[0]);
+    gt_tensor *shortcut = x ? shortcut_of(m, in) : NULL;
+    if (shortcut == NULL) return NULL;
+    if (shortcut->meta.dtype == x->meta.dtype && gt__meta_same_shape(&shortcut->meta, &x->meta))
+        return run_norm(norm, x, shortcut, GT_ACTIVATION_RELU);
+    return gt_relu(gt_add(run_norm(norm, x, NULL, GT_ACTIVATION_NONE), shortcut)); /* other dtypes or shapes: they broadcast, or are refused */
+}
+
 static gt_tensor *residual_forward(gt_module *m, gt_tensor *const *in, int32_t n) {
     (void)n;
     const residual_state *s = gt__module_state(m);
-    GT_TRY_NULL(gt_scope_begin(m->ctx));
+    GT_TRY_NULL(gt__scope_begin(m->ctx));
+    gt_module *norm = s->activation == GT_ACTIVATION_RELU ? last_norm(m) : NULL;
+    if (norm) return gt_scope_return(m->ctx, run_with_norm(m, norm, in));
     gt_tensor *y = gt__module_call(m->children[0], in, 1);
-    gt_tensor *shortcut = !y ? NULL : m->n_children > 1 ? gt__module_call(m->children[1], in, 1) : in[0];
+    gt_tensor *shortcut = y ? shortcut_of(m, in) : NULL;
     y = y && shortcut ? gt_add(y, shortcut) : NULL;
     if (y && s->activation == GT_ACTIVATION_RELU) y = gt_relu(y);
     return gt_scope_return(m->ctx, y);

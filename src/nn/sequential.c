@@ -9,29 +9,50 @@ static fused_fn fused_with_relu(const gt_module *layer, const gt_module *next) {
     if (next == NULL || next->kind != &gt__relu_kind) return NULL;
     if (layer->kind == &gt__linear_kind) return gt__linear_run;
     if (layer->kind == &gt__conv2d_kind) return gt__conv2d_run;
+    if (layer->kind == &gt__batch_norm_kind) return gt__batch_norm_run;
     return NULL;
 }
 
 static gt_tensor *run_fused(fused_fn run, gt_module *layer, gt_tensor *x) {
     const char *outer = layer->ctx->module_path;
     if (layer->tag[0]) layer->ctx->module_path = layer->tag;
-    gt_tensor *y = run(layer, x, GT_ACTIVATION_RELU);
+    gt_tensor *y = gt__module_watch(layer) == GT_OK ? run(layer, x, GT_ACTIVATION_RELU) : NULL;
+    if (y) layer->ctx->layers_run += 2;
     layer->ctx->module_path = outer;
     return y;
 }
 
-/* Each layer runs in a scope of its own, and its input is let go as soon as it has run: what backward needs is kept by the record. */
-static gt_tensor *sequential_forward(gt_module *m, gt_tensor *const *in, int32_t n) {
-    (void)n;
+static gt_status run_pair(const gt__segment_code *code, gt_tensor *const *in, int32_t n_in, gt_tensor **out) {
+    (void)n_in;
+    gt_module *m = code->user, *layer = m->children[code->first];
+    out[0] = run_fused(fused_with_relu(layer, m->children[code->first + 1]), layer, in[0]);
+    return out[0] ? GT_OK : gt_last_error()->status;
+}
+
+/* Children i and i + 1 as one op, and as one segment if either is to be one: whether it is changes no number. */
+static gt_tensor *run_fused_children(fused_fn run, gt_module *m, int32_t i, gt_tensor *x) {
+    if (!m->children[i]->checkpointing && !m->children[i + 1]->checkpointing) return run_fused(run, m->children[i], x);
+    const gt__segment_code code = {.run = run_pair, .user = m, .first = i, .last = i + 2, .anchor = m->anchor};
+    gt_tensor *y = NULL;
+    return gt__checkpoint(m->ctx, &code, &x, 1, &y, 1) == GT_OK ? y : NULL;
+}
+
+typedef struct sequential_state {
+    int32_t segments; /* asked for; 0: none */
+} sequential_state;
+
+/* The children from `first` up to `last`. Each layer runs in a scope of its own, and its input is let go as soon as it has run: what backward needs is kept
+ * by the record. */
+static gt_tensor *run_children(gt_module *m, gt_tensor *input, int32_t first, int32_t last) {
     gt_context *ctx = m->ctx;
-    gt_tensor *x = gt_tensor_retain(in[0]);
-    for (int32_t i = 0; i < m->n_children && x; ++i) {
+    gt_tensor *x = gt_tensor_retain(input);
+    for (int32_t i = first; i < last && x; ++i) {
         gt_module *layer = m->children[i];
         gt_tensor *y = NULL;
-        fused_fn run = fused_with_relu(layer, i + 1 < m->n_children ? m->children[i + 1] : NULL);
-        if (gt_scope_begin(ctx) == GT_OK) {
+        fused_fn run = fused_with_relu(layer, i + 1 < last ? m->children[i + 1] : NULL);
+        if (gt__scope_begin(ctx) == GT_OK) {
             if (run) {
-                y = run_fused(run, layer, x);
+                y = run_fused_children(run, m, i, x);
                 ++i;
             } else if (layer->n_inputs > 1) {
                 (void)GT_RAISE(GT_BAD_ARGUMENT, "%s \"%s\" takes %d inputs; a sequential gives it 1", layer->kind_name, layer->path,
@@ -48,7 +69,67 @@ static gt_tensor *sequential_forward(gt_module *m, gt_tensor *const *in, int32_t
     return gt__scope_add(x);
 }
 
-static const gt__module_kind sequential_kind = {.name = "Sequential", .n_inputs = 1, .forward = sequential_forward};
+static gt_status run_segment(const gt__segment_code *code, gt_tensor *const *in, int32_t n_in, gt_tensor **out) {
+    (void)n_in;
+    out[0] = run_children(code->user, in[0], code->first, code->last);
+    return out[0] ? GT_OK : gt_last_error()->status;
+}
+
+/* Segments of equal numbers of children, but that a layer and the activation that runs with it stay together. */
+static gt_tensor *run_segments(gt_module *m, gt_tensor *input, int32_t segments) {
+    gt_context *ctx = m->ctx;
+    gt_tensor *x = gt_tensor_retain(input);
+    int32_t first = 0, n = m->n_children;
+    for (int32_t i = 1; i <= segments && x; ++i) {
+        int32_t last = (int32_t)((int64_t)i * n / segments);
+        if (last > 0 && last < n && fused_with_relu(m->children[last - 1], m->children[last])) ++last;
+        if (last <= first) continue;
+        const gt__segment_code code = {.run = run_segment, .user = m, .first = first, .last = last, .anchor = m->anchor};
+        gt_tensor *y = NULL;
+        if (gt__scope_begin(ctx) == GT_OK) {
+            if (gt__checkpoint(ctx, &code, &x, 1, &y, 1) != GT_OK) y = NULL;
+            gt_tensor_retain(y);
+            (void)gt_scope_end(ctx);
+        }
+        gt_tensor_release(x);
+        x = y;
+        first = last;
+    }
+    return gt__scope_add(x);
+}
+
+static gt_tensor *sequential_forward(gt_module *m, gt_tensor *const *in, int32_t n) {
+    (void)n;
+    const sequential_state *s = gt__module_state(m);
+    int32_t segments = GT__MIN(s->segments, m->n_children);
+    return segments > 0 ? run_segments(m, in[0], segments) : run_children(m, in[0], 0, m->n_children);
+}
+
+static const gt__module_kind sequential_kind = {
+    .name = "Sequential", .n_inputs = 1, .state_size = sizeof(sequential_state), .forward = sequential_forward};
+
+gt_module *gt__sequential_last(const gt_module *m) {
+    if (m->kind != &sequential_kind || m->checkpointing || m->failed != GT_OK || m->n_children == 0) return NULL;
+    return ((const sequential_state *)gt__module_state(m))->segments > 0 ? NULL : m->children[m->n_children - 1];
+}
+
+gt_tensor *gt__sequential_run_before_last(gt_module *m, gt_tensor *x) {
+    const char *outer = m->ctx->module_path;
+    if (m->tag[0]) m->ctx->module_path = m->tag;
+    gt_tensor *y = gt__module_watch(m) == GT_OK ? run_children(m, x, 0, m->n_children - 1) : NULL;
+    m->ctx->module_path = outer;
+    return y;
+}
+
+gt_status gt_nn_sequential_set_segments(gt_module *sequential, int32_t segments) {
+    GT_REQUIRE_HANDLE(sequential);
+    GT_REQUIRE(sequential->kind == &sequential_kind, GT_BAD_STATE, "%s \"%s\" is not a sequential", sequential->kind_name,
+               sequential->path);
+    GT_REQUIRE(segments >= 0 && segments <= sequential->n_children, GT_BAD_ARGUMENT,
+               "Sequential \"%s\" has %d children; they cannot be %d segments", sequential->path, sequential->n_children, segments);
+    ((sequential_state *)gt__module_state(sequential))->segments = segments;
+    return GT_OK;
+}
 
 gt_module *gt_nn_sequential(gt_context *ctx) { return gt__module_new(ctx, &sequential_kind); }
 

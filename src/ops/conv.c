@@ -108,7 +108,12 @@ gt_status gt__grad_conv2d(gt__grad *grad) {
     attr.conv.activation = GT_ACTIVATION_NONE;
     if (grad->needs[1]) {
         memcpy(attr.conv.shape, grad->in_meta[1].shape, sizeof attr.conv.shape);
-        GT__TRY_TENSOR(grad->dx[1], gt__op2(GT__OP_CONV2D_BACKWARD_WEIGHT, dz, grad->in[0], &attr));
+        gt__sink sink;
+        GT_TRY(gt__grad_sink(grad, 1, &sink));
+        if (sink.into)
+            GT_TRY(gt__grad_sink_done(&sink, gt__conv_weight_grad(dz, grad->in[0], &attr, sink.into, sink.accumulate)));
+        else
+            GT__TRY_TENSOR(grad->dx[1], gt__op2(GT__OP_CONV2D_BACKWARD_WEIGHT, dz, grad->in[0], &attr));
     }
     gt__grad_done_in(grad, 0);
     if (grad->needs[0]) {

@@ -9,6 +9,7 @@ struct gt__custom {
 };
 
 #define MAX_IN GT__MAX_SAVED_IN /* all inputs may have to be saved */
+#define MAX_OUT 3               /* as autograd.h says */
 
 void gt__custom_retain(struct gt__custom *op) { op->references++; }
 
@@ -163,8 +164,8 @@ gt_status gt_custom_op_call(const gt_custom_op_options *options, gt_tensor *cons
     GT_TRY(gt__options_read(&o, sizeof o, options, "gt_custom_op_options"));
     const char *name = o.name != NULL ? o.name : "custom";
     GT_REQUIRE(o.forward != NULL, GT_BAD_ARGUMENT, "custom op \"%s\": forward is NULL", name);
-    GT_REQUIRE(o.n_outputs >= 1 && o.n_outputs <= GT__MAX_OUT, GT_BAD_ARGUMENT, "custom op \"%s\": %d outputs, but must have from 1 to %d",
-               name, (int)o.n_outputs, GT__MAX_OUT);
+    GT_REQUIRE(o.n_outputs >= 1 && o.n_outputs <= MAX_OUT, GT_BAD_ARGUMENT, "custom op \"%s\": %d outputs, but must have from 1 to %d",
+               name, (int)o.n_outputs, MAX_OUT);
     GT_REQUIRE(n_inputs >= 1 && n_inputs <= MAX_IN, GT_BAD_ARGUMENT, "custom op \"%s\": %d inputs, but must have from 1 to %d", name,
                (int)n_inputs, MAX_IN);
     for (int32_t k = 0; k < n_inputs; k++) GT_TRY(gt__tensor_usable(inputs[k], "gt_custom_op_call", "an input", __FILE__, __LINE__));

@@ -98,6 +98,14 @@ static gt_status matmul_batched(gt_tensor *a, gt_tensor *b, gt_tensor **result) 
     return GT_OK;
 }
 
+/* Autocast's casts come before the broadcast, which would make more of what is cast. */
+static gt_status cast_early(gt_tensor **a, gt_tensor **b) {
+    if ((*a)->meta.dtype == GT_DTYPE_F64 || (*b)->meta.dtype == GT_DTYPE_F64) return GT_OK;
+    GT__TRY_TENSOR(*a, gt__autocast_input(GT__OP_MATMUL, *a));
+    GT__TRY_TENSOR(*b, gt__autocast_input(GT__OP_MATMUL, *b));
+    return GT_OK;
+}
+
 gt_tensor *gt_matmul(gt_tensor *a, gt_tensor *b) {
     GT__NEED(a);
     GT__NEED(b);
@@ -105,8 +113,9 @@ gt_tensor *gt_matmul(gt_tensor *a, gt_tensor *b) {
     GT_TRY_NULL(check_inner(a, b));
     gt_context *ctx = a->ctx;
     gt_tensor *result = NULL;
-    GT_TRY_NULL(gt_scope_begin(ctx));
-    gt_status status = matmul_batched(a, b, &result);
+    GT_TRY_NULL(gt__scope_begin(ctx));
+    gt_status status = cast_early(&a, &b);
+    if (status == GT_OK) status = matmul_batched(a, b, &result);
     return gt_scope_return(ctx, status == GT_OK ? result : NULL);
 }
 
@@ -131,6 +140,65 @@ gt_status gt__shape_linear(gt__call *call) {
     return gt__out_shape(call, 0, x->meta.dtype, 2, shape);
 }
 
+gt_status gt__shape_linear_backward_weight(gt__call *call) {
+    GT_TRY(gt__check_inputs(call, 2, 3));
+    const gt_tensor *dz = call->in[0], *x = call->in[1];
+    GT_TRY(gt__check_float(call, dz, "the gradient"));
+    GT_TRY(gt__check_dtype(call, x, "the input", dz->meta.dtype));
+    GT_CALL_REQUIRE(call, dz->meta.ndim == 2 && x->meta.ndim == 2 && dz->meta.shape[0] == x->meta.shape[0], GT_INTERNAL,
+                    "gradient and input do not fit");
+    const int64_t shape[2] = {dz->meta.shape[1], x->meta.shape[1]};
+    call->n_out = 1;
+    return gt__out_shape(call, 0, gt__dtype_accumulate(dz->meta.dtype), 2, shape);
+}
+
+/* Into a tensor that does not lie as the kernels write it. */
+static gt_status grad_by_way_of(gt__op_id op, gt_tensor *const *in, const gt__attrs *attr, const gt__meta *layout, gt_tensor *into,
+                                bool accumulate) {
+    gt_tensor *made = gt__tensor_new_for(into->ctx, layout, GT_MEMORY_TEMPORARY, "gradient");
+    if (made == NULL) return gt_last_error()->status;
+    gt_status status = gt__op_into(op, in, 2, attr, made);
+    gt_tensor *sum[2] = {into, made};
+    if (status == GT_OK) status = accumulate ? gt__op_into(GT__OP_ADD, sum, 2, NULL, into) : gt__op_into(GT__OP_COPY, &made, 1, NULL, into);
+    gt_tensor_release(made);
+    return status;
+}
+
+gt_status gt__linear_weight_grad(gt_tensor *dz, gt_tensor *x, gt_tensor *into, bool accumulate) {
+    gt__attrs attr = gt__attrs_zero();
+    gt_tensor *in[2] = {dz, x};
+    if (gt__meta_is_row_major(&into->meta)) {
+        attr.linear.accumulate = accumulate;
+        return gt__op_into(GT__OP_LINEAR_BACKWARD_WEIGHT, in, 2, &attr, into);
+    }
+    gt__meta layout = into->meta;
+    gt__meta_set_row_major(&layout);
+    return grad_by_way_of(GT__OP_LINEAR_BACKWARD_WEIGHT, in, &attr, &layout, into, accumulate);
+}
+
+gt_status gt__conv_weight_grad(gt_tensor *dz, gt_tensor *x, const gt__attrs *conv, gt_tensor *into, bool accumulate) {
+    gt__attrs attr = *conv;
+    gt_tensor *in[2] = {dz, x};
+    attr.conv.activation = GT_ACTIVATION_NONE;
+    memcpy(attr.conv.shape, into->meta.shape, sizeof attr.conv.shape);
+    attr.conv.accumulate = 0;
+    if (gt__meta_is_channels_last(&into->meta)) {
+        attr.conv.accumulate = accumulate;
+        return gt__op_into(GT__OP_CONV2D_BACKWARD_WEIGHT, in, 2, &attr, into);
+    }
+    gt__meta layout = into->meta;
+    gt__meta_set_channels_last(&layout);
+    return grad_by_way_of(GT__OP_CONV2D_BACKWARD_WEIGHT, in, &attr, &layout, into, accumulate);
+}
+
+gt_status gt__bias_grad(gt_tensor *sums, gt_tensor *into, bool accumulate) {
+    gt_tensor *in[2] = {into, sums};
+    if (!accumulate) return gt__op_into(GT__OP_COPY, &sums, 1, NULL, into);
+    GT_REQUIRE(sums->meta.dtype == into->meta.dtype, GT_INTERNAL, "sums of %s into %s", gt_dtype_name(sums->meta.dtype),
+               gt_dtype_name(into->meta.dtype));
+    return gt__op_into(GT__OP_ADD, in, 2, NULL, into);
+}
+
 gt_status gt__shape_bias_relu_backward(gt__call *call) {
     GT_TRY(gt__check_inputs(call, 2, 3));
     const gt_tensor *dy = call->in[0], *y = call->in[1];
@@ -141,7 +209,18 @@ gt_status gt__shape_bias_relu_backward(gt__call *call) {
     call->n_out = 2;
     call->meta[0] = dy->meta;
     gt__meta_set_channels_last(&call->meta[0]);
-    return gt__out_shape(call, 1, dy->meta.dtype, 1, &dy->meta.shape[1]);
+    return gt__out_shape(call, 1, gt__dtype_accumulate(dy->meta.dtype), 1, &dy->meta.shape[1]);
+}
+
+/* A half copy of an f32 bias: through the cast the sums would be rounded to halves, or overflow. */
+static gt_status give_to_leaf(gt__grad *grad) {
+    if (grad->dx[2] == NULL || !gt__dtype_is_half(grad->in_meta[2].dtype)) return GT_OK;
+    gt__sink sink;
+    GT_TRY(gt__grad_sink(grad, 2, &sink));
+    if (sink.into == NULL) return GT_OK;
+    GT_TRY(gt__grad_sink_done(&sink, gt__bias_grad(grad->dx[2], sink.into, sink.accumulate)));
+    grad->dx[2] = NULL;
+    return GT_OK;
 }
 
 gt_status gt__grad_bias_relu(gt__grad *grad, bool relu, uint32_t bias_axes, gt_tensor **dz) {
@@ -155,19 +234,29 @@ gt_status gt__grad_bias_relu(gt__grad *grad, bool relu, uint32_t bias_axes, gt_t
     } else if (relu) {
         GT__TRY_TENSOR(*dz, gt__op2(GT__OP_RELU_BACKWARD, grad->dy[0], grad->out[0], NULL));
     } else if (bias) {
-        GT__TRY_TENSOR(grad->dx[2], gt__sum_axes(grad->dy[0], bias_axes, 0));
+        gt__attrs attr = gt__attrs_zero();
+        attr.reduce.mask = bias_axes;
+        attr.reduce.wide = 1;
+        GT__TRY_TENSOR(grad->dx[2], gt__op1(GT__OP_SUM, grad->dy[0], &attr));
     }
     if (relu) {
         gt__grad_done_dy(grad, 0);
         gt__grad_done_out(grad, 0);
     }
-    return GT_OK;
+    return give_to_leaf(grad);
 }
 
 gt_status gt__grad_linear(gt__grad *grad) {
     gt_tensor *dz;
     GT_TRY(gt__grad_bias_relu(grad, grad->op == GT__OP_LINEAR_RELU, 1u << 0, &dz));
-    if (grad->needs[1]) GT__TRY_TENSOR(grad->dx[1], gt__op2(GT__OP_MATMUL, gt__swap_last(dz), grad->in[0], NULL));
+    if (grad->needs[1]) {
+        gt__sink sink;
+        GT_TRY(gt__grad_sink(grad, 1, &sink));
+        if (sink.into)
+            GT_TRY(gt__grad_sink_done(&sink, gt__linear_weight_grad(dz, grad->in[0], sink.into, sink.accumulate)));
+        else
+            GT__TRY_TENSOR(grad->dx[1], gt__op2(GT__OP_LINEAR_BACKWARD_WEIGHT, dz, grad->in[0], NULL));
+    }
     gt__grad_done_in(grad, 0);
     if (grad->needs[0]) GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_MATMUL, dz, grad->in[1], NULL));
     return GT_OK;
@@ -194,7 +283,7 @@ gt_tensor *gt_linear_activation(gt_tensor *x, gt_tensor *weight, gt_tensor *bias
     memcpy(shape, x->meta.shape, sizeof shape);
     shape[ndim - 1] = weight->meta.shape[0];
     gt_context *ctx = x->ctx;
-    GT_TRY_NULL(gt_scope_begin(ctx));
+    GT_TRY_NULL(gt__scope_begin(ctx));
     in[0] = gt_reshape(x, 2, rows);
     gt_tensor *y = in[0] != NULL ? gt__op(op, in, 3, &attr) : NULL;
     return gt_scope_return(ctx, gt_reshape(y, ndim, shape));

@@ -1,4 +1,5 @@
 /* Losses: cross-entropy of class labels, mean squared error. For half-precision inputs they are f32. */
+#include "core/node.h"
 #include "ops/ops.h"
 
 /* logits [N,C], labels [N], weights [C] or NULL. */
@@ -88,6 +89,22 @@ gt_tensor *gt_cross_entropy(gt_tensor *logits, gt_tensor *labels, const gt_cross
     return gt__op_with(GT__OP_CROSS_ENTROPY, in, 3, &attr, 7);
 }
 
+gt_tensor *gt_cross_entropy_valid(gt_tensor *loss) {
+    GT__NEED(loss);
+    GT_TRY_NULL(gt__tensor_check(loss, "cross_entropy_valid"));
+    const gt__node *node = loss->node;
+    char text[2 * GT__SHAPE_TEXT];
+    GT_REQUIRE_NULL(node != NULL && node->op == GT__OP_CROSS_ENTROPY && loss->output == 0, GT_BAD_STATE,
+                    "cross_entropy_valid: %s is not a recorded result of gt_cross_entropy; the logits must require a gradient",
+                    gt__tensor_text(loss, text, sizeof text));
+    const gt_tensor *sums = node->saved_out[2].tensor;
+    GT_REQUIRE_NULL(sums != NULL, GT_BAD_STATE, "cross_entropy_valid: the backward of %s has run already; ask before it",
+                    gt__tensor_text(loss, text, sizeof text));
+    gt__meta meta;
+    GT_TRY_NULL(gt__meta_make(&meta, sums->meta.dtype, 0, NULL, "cross_entropy_valid"));
+    return gt__scope_add(gt__tensor_view(sums, &meta, 0));
+}
+
 /* Half precision is widened first: squares and their sum would overflow. */
 static gt_tensor *mse(gt_tensor *x, gt_tensor *target, gt_reduction reduction) {
     gt_dtype dtype = gt__dtype_accumulate(x->meta.dtype);
@@ -104,12 +121,13 @@ gt_tensor *gt_mse_loss(gt_tensor *x, gt_tensor *target, gt_reduction reduction) 
     GT_REQUIRE_NULL(reduction >= GT_REDUCTION_MEAN && reduction <= GT_REDUCTION_NONE, GT_BAD_ARGUMENT, "mse_loss: %d is not a reduction",
                     (int)reduction);
     GT_REQUIRE_NULL(x->ctx == target->ctx, GT_BAD_DEVICE, "mse_loss: the target belongs to another context than the input");
-    GT_REQUIRE_NULL(gt__dtype_is_float(x->meta.dtype) && x->meta.dtype == target->meta.dtype, GT_BAD_DTYPE,
+    bool mixes = x->ctx->autocast != GT_DTYPE_F32 && gt__dtype_accumulate(x->meta.dtype) == gt__dtype_accumulate(target->meta.dtype);
+    GT_REQUIRE_NULL(gt__dtype_is_float(x->meta.dtype) && (x->meta.dtype == target->meta.dtype || mixes), GT_BAD_DTYPE,
                     "mse_loss: the input is %s and the target %s, but both must be f32, f16, bf16 or f64, the same; use gt_cast",
                     gt_dtype_name(x->meta.dtype), gt_dtype_name(target->meta.dtype));
     GT_REQUIRE_NULL(gt__meta_same_shape(&x->meta, &target->meta), GT_BAD_SHAPE,
                     "mse_loss: the input %s and the target %s must have one shape", GT__SHAPE_OF(tx, x), GT__SHAPE_OF(tt, target));
     gt_context *ctx = x->ctx;
-    GT_TRY_NULL(gt_scope_begin(ctx));
+    GT_TRY_NULL(gt__scope_begin(ctx));
     return gt_scope_return(ctx, mse(x, target, reduction));
 }

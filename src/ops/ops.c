@@ -123,7 +123,7 @@ gt_tensor *gt__op_with(gt__op_id op, gt_tensor *const *in, int32_t n_in, const g
     if (want == 1) return gt__op(op, in, n_in, attr);
     gt_context *ctx = in[0]->ctx;
     gt_tensor *out[GT__MAX_OUT] = {NULL, NULL, NULL};
-    GT_TRY_NULL(gt_scope_begin(ctx));
+    GT_TRY_NULL(gt__scope_begin(ctx));
     gt_status status = gt__op_multi(op, in, n_in, attr, want, out);
     return gt_scope_return(ctx, status == GT_OK ? out[0] : NULL);
 }

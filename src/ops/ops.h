@@ -61,6 +61,13 @@ void gt__out_like(gt__call *call, int32_t k, const gt__meta *like);
  * the saved result are let go of. */
 gt_status gt__grad_bias_relu(gt__grad *grad, bool relu, uint32_t bias_axes, gt_tensor **dz);
 
+/* Weight gradients written into `into`, or added to it: a leaf's gradient or another tensor of the weight's shape, f32 for halves (else of their dtype), dense in
+ * any order; as the weight lies (linear: row-major, conv2d: channels-last) nothing is copied. No half-precision result stands in between. */
+gt_status gt__linear_weight_grad(gt_tensor *dz, gt_tensor *x, gt_tensor *into, bool accumulate); /* [M,N], [M,K]: [N,K] */
+gt_status gt__conv_weight_grad(gt_tensor *dz, gt_tensor *x, const gt__attrs *conv, gt_tensor *into, bool accumulate);
+/* The same for what gt__grad_bias_relu put in dx[2], which is f32 for halves. */
+gt_status gt__bias_grad(gt_tensor *sums, gt_tensor *into, bool accumulate);
+
 /* --- gradient rules ----------------------------------------------------------------------------------------------------------- */
 gt_status gt__status_of_null(void);
 /* result = expr, or return the error that made it NULL. */

@@ -35,7 +35,8 @@ gt_status gt__shape_reduce(gt__call *call) {
     int64_t shape[GT_MAX_DIMS];
     int32_t ndim = reduced_shape(x, mask, call->attr.reduce.keep_dims, shape);
     call->n_out = 1;
-    return gt__out_shape(call, 0, x->dtype, ndim, shape);
+    gt_dtype dtype = call->op == GT__OP_SUM && call->attr.reduce.wide ? gt__dtype_accumulate(x->dtype) : x->dtype;
+    return gt__out_shape(call, 0, dtype, ndim, shape);
 }
 
 /* dy with the reduced axes put back as size 1. */

@@ -8,7 +8,7 @@ gt_status gt__shape_softmax(gt__call *call) {
     GT_CALL_REQUIRE(call, call->attr.softmax.axis >= 0 && call->attr.softmax.axis < x->ndim, GT_INTERNAL, "axis %d",
                     (int)call->attr.softmax.axis);
     call->n_out = 1;
-    return gt__out_shape(call, 0, x->dtype, x->ndim, x->shape);
+    return gt__out_shape(call, 0, call->attr.softmax.converts ? call->attr.softmax.dtype : x->dtype, x->ndim, x->shape);
 }
 
 gt_status gt__shape_softmax_backward(gt__call *call) {
@@ -20,18 +20,18 @@ gt_status gt__shape_softmax_backward(gt__call *call) {
     GT_CALL_REQUIRE(call, call->attr.softmax.axis >= 0 && call->attr.softmax.axis < y->meta.ndim, GT_INTERNAL, "axis %d",
                     (int)call->attr.softmax.axis);
     call->n_out = 1;
-    return gt__out_shape(call, 0, y->meta.dtype, y->meta.ndim, y->meta.shape);
+    return gt__out_shape(call, 0, call->attr.softmax.converts ? call->attr.softmax.dtype : y->meta.dtype, y->meta.ndim, y->meta.shape);
 }
 
-gt_status gt__grad_softmax(gt__grad *grad) {
-    GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_SOFTMAX_BACKWARD, grad->dy[0], grad->out[0], grad->attr));
+static gt_status softmax_grad(gt__grad *grad, gt__op_id op) {
+    gt__attrs attr = *grad->attr;
+    attr.softmax.dtype = grad->in_meta[0].dtype;
+    GT__TRY_TENSOR(grad->dx[0], gt__op2(op, grad->dy[0], grad->out[0], &attr));
     return GT_OK;
 }
 
-gt_status gt__grad_log_softmax(gt__grad *grad) {
-    GT__TRY_TENSOR(grad->dx[0], gt__op2(GT__OP_LOG_SOFTMAX_BACKWARD, grad->dy[0], grad->out[0], grad->attr));
-    return GT_OK;
-}
+gt_status gt__grad_softmax(gt__grad *grad) { return softmax_grad(grad, GT__OP_SOFTMAX_BACKWARD); }
+gt_status gt__grad_log_softmax(gt__grad *grad) { return softmax_grad(grad, GT__OP_LOG_SOFTMAX_BACKWARD); }
 
 static gt_tensor *along(gt__op_id op, gt_tensor *x, int32_t axis) {
     GT__NEED(x);

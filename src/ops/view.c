@@ -55,7 +55,7 @@ gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim, const int64_t *shape) {
     if (gt__meta_make(&meta, x->meta.dtype, ndim, attr.view.shape, "reshape") != GT_OK) return NULL;
     if (gt__reshape_strides(&x->meta, &meta)) return gt__op1(GT__OP_RESHAPE, x, &attr);
     gt_context *ctx = x->ctx;
-    if (gt_scope_begin(ctx) != GT_OK) return NULL;
+    if (gt__scope_begin(ctx) != GT_OK) return NULL;
     gt_tensor *copy = gt_contiguous(x);
     return gt_scope_return(ctx, copy != NULL ? gt__op1(GT__OP_RESHAPE, copy, &attr) : NULL);
 }

@@ -4,24 +4,10 @@
 #include <math.h>
 
 static gt_status collect(gt_optimizer *optimizer, const char *who, int32_t *count) {
-    int32_t n = 0, found = 0;
-    for (int32_t i = 0; i < optimizer->count; ++i) {
-        gt_tensor *grad = gt__valid_grad(optimizer->slots[i].parameter);
-        if (grad == NULL) continue;
-        ++found;
-        if (grad->meta.numel == 0) continue;
-        optimizer->grads[n++] = (gt__grad_list_item){.grad = grad->data, .count = grad->meta.numel, .dtype = grad->meta.dtype};
-    }
+    int32_t found = 0;
+    gt__optimizer_list_grads(optimizer, 0, optimizer->grads, count, &found);
     GT_REQUIRE(found > 0, GT_NO_GRADS, "%s: none of the %d parameters has a gradient; call gt_backward before", who, optimizer->count);
-    *count = n;
-    return GT_OK;
-}
-
-static void mark_changed(gt_optimizer *optimizer) {
-    for (int32_t i = 0; i < optimizer->count; ++i) {
-        gt_tensor *grad = gt__valid_grad(optimizer->slots[i].parameter);
-        if (grad) grad->storage->version++;
-    }
+    return gt__optimizer_check_free(optimizer, who);
 }
 
 gt_status gt_optimizer_clip_grad_norm(gt_optimizer *optimizer, double max_norm, gt_tensor **norm) {
@@ -36,10 +22,10 @@ gt_status gt_optimizer_clip_grad_norm(gt_optimizer *optimizer, double max_norm, 
     gt_tensor *total = gt__tensor_new_for(ctx, &meta, GT_MEMORY_TEMPORARY, "clip_grad_norm");
     if (total == NULL) return gt_last_error()->status;
     int32_t previous = gt__enter(ctx);
-    gt_status status = ctx->backend->grad_norm(ctx->device, optimizer->grads, count, total->data);
+    gt_status status = ctx->backend->grad_norm(ctx->device, optimizer->grads, count, total->data, NULL);
     if (status == GT_OK && count > 0) status = ctx->backend->grad_clip_norm(ctx->device, optimizer->grads, count, total->data, max_norm);
     gt__leave(ctx, previous);
-    if (status == GT_OK) mark_changed(optimizer);
+    if (status == GT_OK) gt__optimizer_mark_grads(optimizer);
     if (status != GT_OK || norm == NULL) {
         gt_tensor_release(total);
         return status;
@@ -63,6 +49,6 @@ gt_status gt_optimizer_clip_grad_value(gt_optimizer *optimizer, double max_value
         gt__leave(ctx, previous);
         GT_TRY(status);
     }
-    mark_changed(optimizer);
+    gt__optimizer_mark_grads(optimizer);
     return GT_OK;
 }

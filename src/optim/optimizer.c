@@ -162,10 +162,19 @@ void gt_optimizer_destroy(gt_optimizer *optimizer) {
         gt_tensor_release(optimizer->slots[i].state0);
         gt_tensor_release(optimizer->slots[i].state1);
     }
+    gt_tensor_release(optimizer->cells);
     gt__free(optimizer->slots);
     gt__free(optimizer->updates);
     gt__free(optimizer->grads);
     gt__free(optimizer);
+}
+
+static gt_status make_cells(gt_optimizer *optimizer, gt_context *ctx) {
+    gt__meta meta;
+    const int64_t bytes = (int64_t)gt__step_cells_bytes(optimizer->count);
+    GT_TRY(gt__meta_make(&meta, GT_DTYPE_U8, 1, &bytes, "optimizer"));
+    optimizer->cells = gt__tensor_new_for(ctx, &meta, GT_MEMORY_OPTIMIZER, "optimizer");
+    return optimizer->cells ? gt__fill(optimizer->cells, 0) : gt_last_error()->status;
 }
 
 static gt_status build(gt_optimizer *optimizer, const listed *list) {
@@ -175,7 +184,9 @@ static gt_status build(gt_optimizer *optimizer, const listed *list) {
     optimizer->grads = gt__calloc(n, sizeof *optimizer->grads);
     if (!optimizer->slots || !optimizer->updates || !optimizer->grads) return GT_OUT_OF_HOST_MEMORY;
     for (size_t i = 0; i < n; ++i) GT_TRY(slot_init(&optimizer->slots[i], &optimizer->options, list[i].tensor));
-    return GT_OK;
+    gt_context *ctx = list[0].tensor->ctx;
+    optimizer->id = ++ctx->node_sequence;
+    return make_cells(optimizer, ctx);
 }
 
 gt_status gt_optimizer_create(const gt_optimizer_options *options, gt_tensor *const *parameters, int32_t count, gt_optimizer **optimizer) {
@@ -228,6 +239,32 @@ gt_status gt__optimizer_context(const gt_optimizer *optimizer, const char *who, 
     return GT_OK;
 }
 
+gt_status gt__optimizer_check_free(const gt_optimizer *optimizer, const char *who) {
+    GT_REQUIRE(!optimizer->in_window, GT_BAD_STATE,
+               "%s: a window of the optimizer is open; its last micro-batch or gt_window_flush updates", who);
+    return GT_OK;
+}
+
+void gt__optimizer_list_grads(const gt_optimizer *optimizer, int32_t first_index, gt__grad_list_item *list, int32_t *count,
+                              int32_t *found) {
+    *count = *found = 0;
+    for (int32_t i = 0; i < optimizer->count; ++i) {
+        const gt_tensor *grad = gt__valid_grad(optimizer->slots[i].parameter);
+        if (grad == NULL) continue;
+        ++*found;
+        if (grad->meta.numel == 0) continue;
+        list[(*count)++] =
+            (gt__grad_list_item){.grad = grad->data, .count = grad->meta.numel, .dtype = grad->meta.dtype, .index = first_index + i};
+    }
+}
+
+void gt__optimizer_mark_grads(gt_optimizer *optimizer) {
+    for (int32_t i = 0; i < optimizer->count; ++i) {
+        gt_tensor *grad = gt__valid_grad(optimizer->slots[i].parameter);
+        if (grad) grad->storage->version++;
+    }
+}
+
 /* The master follows the parameter when something else than a step has written it: initialisation, loading, averaging. */
 static gt_status refresh_master(gt__slot_state *slot) {
     gt_tensor *p = slot->parameter;
@@ -237,33 +274,71 @@ static gt_status refresh_master(gt__slot_state *slot) {
     return GT_OK;
 }
 
-static gt_status collect(gt_optimizer *optimizer, int32_t *count, int32_t *with_grad) {
-    int32_t n = 0, found = 0;
+static int32_t *step_cells(const gt_optimizer *optimizer, int32_t i) {
+    return (int32_t *)(gt__optimizer_controls(optimizer) + GT__CONTROLS) + 2 * (size_t)i;
+}
+
+gt_status gt__optimizer_prepare(gt_optimizer *optimizer, const char *who, int32_t *count, int32_t *found) {
+    *count = *found = 0;
     for (int32_t i = 0; i < optimizer->count; ++i) {
         gt__slot_state *slot = &optimizer->slots[i];
         gt_tensor *p = slot->parameter, *grad = gt__valid_grad(p);
         if (grad == NULL) continue;
         char text[300];
         GT_REQUIRE(p->meta.dtype == slot->dtype, GT_BAD_STATE,
-                   "optimizer: %s was %s when the optimizer was created; create the optimizer after changing dtypes",
+                   "%s: %s was %s when the optimizer was created; create the optimizer after changing dtypes", who,
                    gt__tensor_text(p, text, sizeof text), gt_dtype_name(slot->dtype));
-        ++found;
+        ++*found;
         if (p->meta.numel == 0) continue;
-        GT_REQUIRE(gt__meta_same_layout(&p->meta, &grad->meta), GT_INTERNAL,
-                   "optimizer: the gradient of %s lies in memory in another order", gt__tensor_text(p, text, sizeof text));
+        GT_REQUIRE(gt__meta_same_layout(&p->meta, &grad->meta), GT_INTERNAL, "%s: the gradient of %s lies in memory in another order", who,
+                   gt__tensor_text(p, text, sizeof text));
         GT_TRY(refresh_master(slot));
-        optimizer->updates[n++] = (gt__update){.param = p->data,
-                                               .master = slot->master ? slot->master->data : NULL,
-                                               .grad = grad->data,
-                                               .state0 = slot->state0 ? slot->state0->data : NULL,
-                                               .state1 = slot->state1 ? slot->state1->data : NULL,
-                                               .count = p->meta.numel,
-                                               .param_dtype = p->meta.dtype,
-                                               .grad_dtype = grad->meta.dtype,
-                                               .step = slot->step + 1};
+        gt_tensor *half = gt__half_copy_of(p);
+        optimizer->updates[(*count)++] = (gt__update){.param = p->data,
+                                                      .master = slot->master ? slot->master->data : NULL,
+                                                      .grad = grad->data,
+                                                      .state0 = slot->state0 ? slot->state0->data : NULL,
+                                                      .state1 = slot->state1 ? slot->state1->data : NULL,
+                                                      .count = p->meta.numel,
+                                                      .param_dtype = p->meta.dtype,
+                                                      .grad_dtype = grad->meta.dtype,
+                                                      .step = step_cells(optimizer, i) + slot->step_cell,
+                                                      .half = half ? half->data : NULL,
+                                                      .half_dtype = half ? half->meta.dtype : GT_DTYPE_F32};
     }
-    *count = n;
-    *with_grad = found;
+    return GT_OK;
+}
+
+static gt__update_rule rule_of(const gt_optimizer_options *o) {
+    return (gt__update_rule){.kind = o->kind,
+                             .nesterov = o->nesterov != 0,
+                             .learning_rate = o->learning_rate,
+                             .momentum = o->momentum,
+                             .dampening = o->dampening,
+                             .beta1 = o->beta1,
+                             .beta2 = o->beta2,
+                             .epsilon = o->epsilon,
+                             .weight_decay = o->weight_decay};
+}
+
+gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt__step_control *control) {
+    gt_context *ctx = optimizer->cells->ctx;
+    gt__update_rule rule = rule_of(&optimizer->options);
+    if (count > 0) {
+        int32_t previous = gt__enter(ctx);
+        gt_status status = ctx->backend->update(ctx->device, &rule, optimizer->updates, count, control);
+        gt__leave(ctx, previous);
+        GT_TRY(status);
+    }
+    /* Whether the device skips the step or not: it counts in the other cell from now on. */
+    for (int32_t i = 0; i < optimizer->count; ++i) {
+        gt__slot_state *slot = &optimizer->slots[i];
+        gt_tensor *p = slot->parameter;
+        if (gt__valid_grad(p) == NULL) continue;
+        if (p->meta.numel > 0) slot->step_cell ^= 1;
+        slot->master_version = ++p->storage->version;
+        if (p->meta.numel > 0) gt__half_copy_written(p);
+    }
     return GT_OK;
 }
 
@@ -271,32 +346,18 @@ gt_status gt_optimizer_step(gt_optimizer *optimizer) {
     GT_REQUIRE_HANDLE(optimizer);
     gt_context *ctx;
     GT_TRY(gt__optimizer_context(optimizer, "gt_optimizer_step", &ctx));
+    GT_TRY(gt__optimizer_check_free(optimizer, "gt_optimizer_step"));
     int32_t count = 0, with_grad = 0;
-    GT_TRY(collect(optimizer, &count, &with_grad));
-    GT_REQUIRE(with_grad > 0, GT_NO_GRADS, "gt_optimizer_step: none of the %d parameters has a gradient; call gt_backward before",
-               optimizer->count);
-    const gt_optimizer_options *o = &optimizer->options;
-    const gt__update_rule rule = {.kind = o->kind,
-                                  .nesterov = o->nesterov != 0,
-                                  .learning_rate = o->learning_rate,
-                                  .momentum = o->momentum,
-                                  .dampening = o->dampening,
-                                  .beta1 = o->beta1,
-                                  .beta2 = o->beta2,
-                                  .epsilon = o->epsilon,
-                                  .weight_decay = o->weight_decay};
-    if (count > 0) {
-        int32_t previous = gt__enter(ctx);
-        gt_status status = ctx->backend->update(ctx->device, &rule, optimizer->updates, count);
-        gt__leave(ctx, previous);
-        GT_TRY(status);
-    }
-    for (int32_t i = 0; i < optimizer->count; ++i) {
-        gt__slot_state *slot = &optimizer->slots[i];
-        if (gt__valid_grad(slot->parameter) == NULL) continue;
-        slot->step++;
-        slot->master_version = ++slot->parameter->storage->version;
-    }
+    gt__phase phase = gt__allocator_phase(ctx->allocator);
+    gt__allocator_set_phase(ctx->allocator, GT__PHASE_UPDATE);
+    gt_status status = gt__optimizer_prepare(optimizer, "gt_optimizer_step", &count, &with_grad);
+    if (status == GT_OK && with_grad == 0)
+        status =
+            GT_RAISE(GT_NO_GRADS, "gt_optimizer_step: none of the %d parameters has a gradient; call gt_backward before", optimizer->count);
+    if (status == GT_OK) status = gt__optimizer_launch(optimizer, count, NULL);
+    gt__allocator_set_phase(ctx->allocator, phase);
+    GT_TRY(status);
+    gt__step_done(ctx);
     return GT_OK;
 }
 

@@ -1,10 +1,7 @@
 /* Learning-rate schedules as plain functions of the update's number. */
-#include "base/host.h"
-#include <gtrain/optim.h>
+#include "optim/schedule.h"
 
-#include <math.h>
-
-static const double pi = 3.14159265358979323846;
+#include "core/step_math.h"
 
 static gt_status check_kind(gt_schedule_kind kind) {
     GT_REQUIRE(kind >= GT_SCHEDULE_CONSTANT && kind <= GT_SCHEDULE_ONE_CYCLE, GT_BAD_ARGUMENT,
@@ -54,47 +51,17 @@ static gt_status check(const gt_schedule *s) {
     return GT_OK;
 }
 
-static double half_cosine(double from, double to, double part) { return to + (from - to) / 2 * (1 + cos(pi * part)); }
-
-static double cosine_rate(const gt_schedule *s, int64_t step) {
-    int64_t total = s->total_steps - s->warmup_steps;
-    if (step >= total) return s->base * s->min_factor; /* stays down: the formula alone would rise again */
-    return half_cosine(s->base, s->base * s->min_factor, (double)step / (double)total);
-}
-
-/* The rising part ends at step pct_start * total - 1, which need not be whole; the falling part at the last step. */
-static double one_cycle_rate(const gt_schedule *s, int64_t step) {
-    double initial = s->base / s->div_factor, last = (double)(s->total_steps - 1), peak = s->pct_start * (double)s->total_steps - 1;
-    double at = (double)GT__MIN(step, s->total_steps - 1);
-    if (peak > 0 && at <= peak) return half_cosine(initial, s->base, at / peak);
-    peak = GT__MAX(peak, 0);
-    return last > peak ? half_cosine(s->base, initial / s->final_div_factor, (at - peak) / (last - peak)) : s->base;
+gt_status gt__schedule_read(const gt_schedule *theirs, gt_schedule *ours) {
+    *ours = defaults_of(GT_SCHEDULE_CONSTANT);
+    GT_TRY(gt__options_read(ours, sizeof *ours, theirs, "gt_schedule"));
+    return check(ours);
 }
 
 gt_status gt_schedule_rate(const gt_schedule *schedule, int64_t step, double *rate) {
     GT_REQUIRE(schedule != NULL && rate != NULL, GT_BAD_ARGUMENT, "gt_schedule_rate: %s is NULL", schedule ? "rate" : "schedule");
     GT_REQUIRE(step >= 0, GT_BAD_ARGUMENT, "schedule: step is %lld; it must not be negative", (long long)step);
-    gt_schedule s = defaults_of(GT_SCHEDULE_CONSTANT);
-    GT_TRY(gt__options_read(&s, sizeof s, schedule, "gt_schedule"));
-    GT_TRY(check(&s));
-    if (s.kind != GT_SCHEDULE_ONE_CYCLE && step < s.warmup_steps) {
-        *rate = s.base * (double)(step + 1) / (double)s.warmup_steps;
-        return GT_OK;
-    }
-    int64_t since = step - s.warmup_steps;
-    switch (s.kind) {
-    case GT_SCHEDULE_STEP:
-        *rate = s.base * pow(s.gamma, (double)(since / s.step_size));
-        break;
-    case GT_SCHEDULE_COSINE:
-        *rate = cosine_rate(&s, since);
-        break;
-    case GT_SCHEDULE_ONE_CYCLE:
-        *rate = one_cycle_rate(&s, step);
-        break;
-    default:
-        *rate = s.base;
-        break;
-    }
+    gt_schedule s;
+    GT_TRY(gt__schedule_read(schedule, &s));
+    *rate = gt__scheduled_rate(&s, step);
     return GT_OK;
 }

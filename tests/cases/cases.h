@@ -7,7 +7,7 @@
 
 #include <gtrain/gtrain.h>
 
-enum { CASE_INPUTS = 5, CASE_ARGS = 16 };
+enum { CASE_INPUTS = 6, CASE_ARGS = 16 };
 
 /* How an input lies in memory. The op sees `shape` in any case. */
 typedef enum case_layout {
@@ -79,7 +79,7 @@ const op_case *case_next(const char *op, const op_case *from);
         X(gelu_tanh) X(silu) X(add_scalar) X(mul_scalar) X(pow_scalar) X(dropout) X(cast) X(contiguous) X(channels_last) X(reshape)        \
             X(flatten) X(transpose) X(permute) X(expand) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(matmul) X(linear)               \
                 X(linear_relu) X(conv2d) X(conv2d_relu) X(max_pool2d) X(avg_pool2d) X(adaptive_avg_pool2d) X(batch_norm) X(layer_norm)     \
-                    X(softmax) X(log_softmax) X(cross_entropy) X(mse_loss) X(embedding)
+                    X(batch_norm_relu) X(batch_norm_add_relu) X(softmax) X(log_softmax) X(cross_entropy) X(mse_loss) X(embedding)
 #define OPS_WITHOUT_GRADIENT(X) X(equal) X(argmax)
 
 /* --- running a case ------------------------------------------------------------------------------------------------------------ */

@@ -125,8 +125,16 @@ static int in_child(gt__backend *table) {
     int wrong = table->synchronize(&device, GT__STREAM_COMPUTE) != GT_FORKED;
     wrong |= (table->kernels[GT__OP_CONV2D](&device, &call) != GT_FORKED || !strstr(gt_last_error()->message, "conv2d")) << 1;
     wrong |= (table->memory_alloc(&device, 1, &pointer) != GT_FORKED) << 2;
-    wrong |= (table->update(&device, NULL, NULL, 0) != GT_FORKED) << 3;
+    wrong |= (table->update(&device, NULL, NULL, 0, NULL) != GT_FORKED || table->step_task(&device, NULL) != GT_FORKED ||
+              table->copy_many(&device, NULL, 0) != GT_FORKED)
+             << 3;
     wrong |= (table->enter(&device) != 0) << 4;
+    wrong |= (table->memory_map(&device, NULL, 1) != GT_FORKED || table->address_reserve(&device, 1, &pointer) != GT_FORKED ||
+              table->map_grain(&device) != 0 || table->memory_holders(&device, NULL, 0) != 0 ||
+              table->event_query(&device, NULL, NULL) != GT_FORKED)
+             << 5;
+    table->memory_unmap(&device, NULL, 1);
+    table->address_release(&device, NULL, 1);
     return wrong;
 }
 

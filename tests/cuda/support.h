@@ -27,12 +27,15 @@ static inline gt_tensor *exact_numbers(gt_context *ctx, gt_dtype dtype, int32_t 
 
 /* The caller frees. */
 static inline float *read_f32(gt_tensor *x) {
+    gt_context *ctx = gt_tensor_context(x);
+    CHECK_OK(gt_scope_begin(ctx));
     gt_tensor *f32 = gt_cast(x, GT_DTYPE_F32);
     CHECK_TENSOR(f32);
     size_t bytes = gt_tensor_bytes(f32);
     float *values = malloc(bytes + 1);
     CHECK(values != NULL);
     CHECK_OK(gt_tensor_read(f32, values, bytes));
+    CHECK_OK(gt_scope_end(ctx));
     return values;
 }
 

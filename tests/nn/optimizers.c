@@ -217,11 +217,12 @@ TEST(unit, optimizer_state_has_its_own_category_and_fails_cleanly) {
     o.kind = GT_OPTIMIZER_SGD;
     o.momentum = 0.9;
     CHECK_OK(gt_optimizer_create_for(&o, m, &optimizer));
-    CHECK_EQ_INT(bytes_in_use(ctx, GT_MEMORY_OPTIMIZER), bytes_in_use(ctx, GT_MEMORY_PARAMETER));
+    const uint64_t counts = 512; /* step counts, as the allocator rounds */
+    CHECK_EQ_INT(bytes_in_use(ctx, GT_MEMORY_OPTIMIZER), bytes_in_use(ctx, GT_MEMORY_PARAMETER) + counts);
     gt_optimizer_destroy(optimizer);
     o.momentum = 0;
     CHECK_OK(gt_optimizer_create_for(&o, m, &optimizer));
-    CHECK_EQ_INT(bytes_in_use(ctx, GT_MEMORY_OPTIMIZER), 0);
+    CHECK_EQ_INT(bytes_in_use(ctx, GT_MEMORY_OPTIMIZER), counts);
     gt_optimizer_destroy(optimizer);
     gt_module_destroy(m);
 }

@@ -3,29 +3,27 @@
 
 #include <math.h>
 
-TEST(unit, trainer_refuses_options_that_do_not_work_yet_by_name) {
+TEST(unit, trainer_refuses_memory_options_by_name) {
     gt_context *ctx = test_context(t);
     gt_module *net = scale_module(ctx, 1);
     gt_trainer *trainer = NULL;
     gt_trainer_options options = trainer_options(NULL);
-    options.precision = GT_PRECISION_F16;
-    CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_NOT_SUPPORTED);
-    CHECK_ERROR_HAS("precision");
     options.precision = 9;
     CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_BAD_ARGUMENT);
+    CHECK_ERROR_HAS("precision is 9");
     options = trainer_options(NULL);
-    options.accumulation = 4;
-    CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_NOT_SUPPORTED);
-    CHECK_ERROR_HAS("accumulation is 4");
     options.accumulation = 0;
     CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_BAD_ARGUMENT);
     CHECK_ERROR_HAS("accumulation is 0");
     options = trainer_options(NULL);
-    options.checkpointing = 1;
-    CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_NOT_SUPPORTED);
-    CHECK_ERROR_HAS("checkpointing");
+    options.checkpointing = -1;
+    CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_BAD_ARGUMENT);
+    CHECK_ERROR_HAS("checkpointing is -1");
+    options.checkpointing = 2;
+    CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_BAD_STATE);
+    CHECK_ERROR_HAS("sequential");
     options = trainer_options(NULL);
-    options.memory_budget = 1 << 20;
+    options.memory_budget = 1 << 20; /* honoured by a later version: refused, so that nobody believes it works */
     CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_NOT_SUPPORTED);
     CHECK_ERROR_HAS("memory_budget is 1048576 bytes");
     CHECK(trainer == NULL);

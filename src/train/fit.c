@@ -1,0 +1,173 @@
+/* gt_trainer_fit: epochs of batches, progress, and validation. */
+#include "train/trainer.h"
+
+#include <math.h>
+
+static const gt_fit_result no_result = {
+    .struct_size = sizeof(gt_fit_result),
+    .training = {.struct_size = sizeof(gt_metrics), .loss = NAN, .accuracy = NAN},
+    .validation = {.struct_size = sizeof(gt_metrics), .loss = NAN, .accuracy = NAN},
+};
+
+gt_status gt_fit_result_init(gt_fit_result *result, size_t size) {
+    return gt__options_write(result, size, &no_result, sizeof no_result, "gt_fit_result");
+}
+
+/* --- training --------------------------------------------------------------------------------------------------------------------- */
+
+/* One call of gt_trainer_fit. */
+typedef struct fit {
+    gt_trainer *trainer;
+    gt_loader *training, *validation;
+    gt_train_progress progress;
+    gt_fit_result result;
+    int64_t last_epoch;    /* number of the first epoch after this fit */
+    int64_t samples;       /* trained on in this fit */
+    int64_t epoch_samples; /* and in this epoch */
+    double began, epoch_began;
+} fit;
+
+/* What the device is going to use, as far as the host can tell without waiting: updates that loss scaling left out are known late. */
+static gt_status expected_rate(const gt_trainer *trainer, double *rate) {
+    *rate = gt_optimizer_learning_rate(trainer->options.optimizer);
+    return trainer->has_schedule ? gt_schedule_rate(&trainer->schedule, GT__MAX(trainer->total_steps - trainer->skipped, 0), rate) : GT_OK;
+}
+
+/* Inside a scope. *count 0: the epoch is over. */
+static gt_status train_batch(fit *f, int64_t *count) {
+    gt_trainer *trainer = f->trainer;
+    gt_tensor *x, *y;
+    GT_TRY(gt_loader_next(f->training, &x, &y, count));
+    if (*count == 0) return GT_OK;
+    GT_TRY(expected_rate(trainer, &f->progress.learning_rate));
+    GT_TRY(gt__trainer_batch(trainer, x, y, *count));
+    f->progress.micro_batch = (*count + trainer->parts - 1) / trainer->parts;
+    return GT_OK;
+}
+
+/* What loss scaling has done. */
+static gt_status measure_window(fit *f) {
+    gt_trainer *trainer = f->trainer;
+    gt_train_progress *p = &f->progress;
+    gt_window_state window;
+    GT_TRY(gt_window_state_init(&window, sizeof window));
+    GT_TRY(gt_window_get_state(trainer->window, &window));
+    p->updates = window.updates;
+    p->skipped = trainer->skipped = window.skipped;
+    p->loss_scale = 1;
+    if (trainer->scaler == NULL) return GT_OK;
+    gt_scaler_state scaler;
+    GT_TRY(gt_scaler_state_init(&scaler, sizeof scaler));
+    GT_TRY(gt_scaler_get_state(trainer->scaler, &scaler));
+    p->loss_scale = scaler.scale;
+    return GT_OK;
+}
+
+/* Reads the metrics, and with them the clock: before, the device may have been behind. */
+static gt_status measure(fit *f) {
+    gt_train_progress *p = &f->progress;
+    GT_TRY(gt__meter_read(&f->trainer->meter, &p->training));
+    GT_TRY(measure_window(f));
+    gt_memory_stats memory;
+    GT_TRY(gt_memory_stats_init(&memory, sizeof memory));
+    GT_TRY(gt_memory_get_stats(f->trainer->ctx, &memory));
+    p->memory_in_use = memory.in_use;
+    p->memory_peak = memory.peak_in_use;
+    double seconds = gt__clock_seconds() - f->epoch_began;
+    p->samples_per_second = seconds > 0 ? (double)f->epoch_samples / seconds : 0;
+    p->measured = 1;
+    return GT_OK;
+}
+
+static void look_ahead(fit *f) {
+    gt_train_progress *p = &f->progress;
+    double left = (double)(gt_loader_samples(f->training) - f->epoch_samples) +
+                  (double)(f->last_epoch - p->epoch - 1) * (double)gt_loader_samples(f->training);
+    p->seconds = gt__clock_seconds() - f->began;
+    p->seconds_left = p->samples_per_second > 0 ? left / p->samples_per_second : 0;
+}
+
+static gt_status train_epoch(fit *f) {
+    gt_trainer *trainer = f->trainer;
+    const gt_trainer_options *o = &trainer->options;
+    gt_train_progress *p = &f->progress;
+    GT_TRY(gt_module_set_training(trainer->module, 1));
+    GT_TRY(gt_loader_start_epoch(f->training, trainer->epoch));
+    gt__meter_begin(&f->trainer->meter, trainer->ctx, &trainer->objective);
+    p->training = p->validation = gt__no_metrics;
+    p->epoch = trainer->epoch;
+    p->step = 0;
+    f->epoch_samples = 0;
+    f->epoch_began = gt__clock_seconds();
+    int64_t count = 1;
+    while (count > 0 && !f->result.stopped) {
+        GT_TRY(gt_scope_begin(trainer->ctx));
+        gt_status status = train_batch(f, &count);
+        (void)gt_scope_end(trainer->ctx);
+        if (status != GT_OK) return status;
+        if (count == 0) break;
+        f->result.steps++;
+        f->epoch_samples += count;
+        f->samples += count;
+        p->step++;
+        p->total_steps = trainer->total_steps;
+        p->measured = 0;
+        if (o->log_every > 0 && p->step % o->log_every == 0 && p->step < p->steps) GT_TRY(measure(f));
+        if (o->on_step) {
+            look_ahead(f);
+            f->result.stopped = o->on_step(o->callback_user, p) != 0;
+        }
+    }
+    GT_TRY(gt__trainer_end_window(trainer)); /* the last, short window counts too */
+    p->total_steps = trainer->total_steps;
+    GT_TRY(measure(f));
+    f->result.training_seconds += gt__clock_seconds() - f->epoch_began;
+    f->result.training = p->training;
+    return GT_OK;
+}
+
+static gt_status end_epoch(fit *f) {
+    gt_trainer *trainer = f->trainer;
+    gt_train_progress *p = &f->progress;
+    trainer->epoch++;
+    f->result.epochs++;
+    if (f->validation) {
+        GT_TRY(gt__trainer_evaluate(trainer, f->validation, &p->validation));
+        f->result.validation = p->validation;
+    }
+    look_ahead(f);
+    if (trainer->options.on_epoch && trainer->options.on_epoch(trainer->options.callback_user, p) != 0) f->result.stopped = 1;
+    return GT_OK;
+}
+
+gt_status gt_trainer_fit(gt_trainer *trainer, gt_loader *training, gt_loader *validation, int64_t epochs, gt_fit_result *result) {
+    GT_REQUIRE_HANDLE(trainer);
+    GT_REQUIRE(trainer->options.optimizer != NULL, GT_BAD_ARGUMENT, "trainer_fit: the trainer was made without an optimizer");
+    GT_TRY(gt__trainer_check_loader(trainer, training, "training"));
+    if (validation) GT_TRY(gt__trainer_check_loader(trainer, validation, "validation"));
+    GT_REQUIRE(training != validation, GT_BAD_ARGUMENT, "trainer_fit: training and validation need a loader each");
+    GT_REQUIRE(epochs >= 0 && epochs <= INT64_MAX - trainer->epoch, GT_BAD_ARGUMENT, "trainer_fit: epochs is %lld", (long long)epochs);
+    gt_fit_result ours = no_result;
+    if (result) GT_TRY(gt__options_read(&ours, sizeof ours, result, "gt_fit_result"));
+
+    fit f = {.trainer = trainer, .training = training, .validation = validation, .result = no_result};
+    f.last_epoch = trainer->epoch + epochs;
+    f.progress = (gt_train_progress){.struct_size = sizeof f.progress,
+                                     .epochs = f.last_epoch,
+                                     .steps = gt_loader_batches(training),
+                                     .training = gt__no_metrics,
+                                     .validation = gt__no_metrics};
+    f.began = gt__clock_seconds();
+    gt_status status = GT_OK;
+    while (status == GT_OK && trainer->epoch < f.last_epoch && !f.result.stopped) {
+        status = train_epoch(&f);
+        if (status == GT_OK && f.progress.step == f.progress.steps) status = end_epoch(&f);
+        if (status == GT_OK) status = gt_module_set_training(trainer->module, 1);
+    }
+    gt__trainer_drop_window(trainer);
+    gt__meter_end(&trainer->meter);
+    if (status != GT_OK) return status;
+    f.result.seconds = gt__clock_seconds() - f.began;
+    f.result.samples_per_second = f.result.training_seconds > 0 ? (double)f.samples / f.result.training_seconds : 0;
+    return result ? gt__options_write(result, result->struct_size, &f.result, sizeof f.result, "gt_fit_result") : GT_OK;
+}
