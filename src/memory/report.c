@@ -208,7 +208,10 @@ static gt_oom_cause find_cause(const gt__shortage *shortage, const gt_oom_report
     /* What gathers explains the shortage if it is a good part of what is in use, and more than what others hold or what lies about in pieces. */
     bool much = r->growth_now >= r->in_use / 4 || (r->growth_now >= lacking && r->growth_now >= r->in_use / 10);
     if (r->growth_steps > 0 && much && r->growth_now >= external && (lacking > 0 || r->growth_now >= r->cached)) return GT_OOM_GROWTH;
-    if (lacking == 0) return GT_OOM_FRAGMENTED;
+    /* Memory is taken from a device in pieces: what is left of the last one is not worth the name. */
+    const uint64_t piece = 2u << 20;
+    if (lacking == 0 && obtainable - r->rounded >= piece) return GT_OOM_FRAGMENTED;
+    if (lacking == 0 && r->limit && gt__report_room(r) < r->device_free) limited = true;
     if (limited) return GT_OOM_LIMIT;
     return external > 0 && external >= lacking ? GT_OOM_EXTERNAL : GT_OOM_CAPACITY;
 }

@@ -131,7 +131,14 @@ static gt_status make_unique(listed *list, int32_t *count) {
 static gt_status state_new(const gt_tensor *parameter, bool zero, gt_tensor **made) {
     gt__meta meta = parameter->meta;
     meta.dtype = gt__dtype_accumulate(meta.dtype);
-    gt_tensor *t = gt__tensor_new_for(parameter->ctx, &meta, GT_MEMORY_OPTIMIZER, "optimizer");
+    gt_context *ctx = parameter->ctx;
+    const char *path = ctx->module_path;
+    if (parameter->name) { /* so that pictures and reports say whose state it is */
+        ctx->module_path = gt__context_string(ctx, parameter->name);
+        if (ctx->module_path == NULL) ctx->module_path = path;
+    }
+    gt_tensor *t = gt__tensor_new_for(ctx, &meta, GT_MEMORY_OPTIMIZER, "optimizer");
+    ctx->module_path = path;
     if (t == NULL) return gt_last_error()->status;
     gt_status status = zero ? gt_tensor_fill(t, 0) : GT_OK;
     if (status == GT_OK)
