@@ -45,6 +45,19 @@ static gt_status train_batch(fit *f, int64_t *count) {
     return GT_OK;
 }
 
+/* A skipped update is a scaler's daily work; without one, or where it cannot help any more, somebody should know. */
+static void warn_of_skipped(gt_trainer *trainer, int64_t skipped, const gt_scaler_state *scaler) {
+    if (skipped <= trainer->skipped) return;
+    if (trainer->scaler == NULL) {
+        gt__log(trainer->ctx, GT_LOG_WARNING, "%lld updates were left out since the last look: a gradient was not finite",
+                (long long)(skipped - trainer->skipped));
+    } else if (scaler->status == GT_SCALER_STUCK_AT_FLOOR) {
+        gt__log(trainer->ctx, GT_LOG_WARNING,
+                "updates are left out at the smallest loss scale, %g: the gradient of \"%s\" is not finite by itself", scaler->scale,
+                scaler->parameter);
+    }
+}
+
 /* What loss scaling has done. */
 static gt_status measure_window(fit *f) {
     gt_trainer *trainer = f->trainer;
@@ -53,13 +66,12 @@ static gt_status measure_window(fit *f) {
     GT_TRY(gt_window_state_init(&window, sizeof window));
     GT_TRY(gt_window_get_state(trainer->window, &window));
     p->updates = window.updates;
-    p->skipped = trainer->skipped = window.skipped;
-    p->loss_scale = 1;
-    if (trainer->scaler == NULL) return GT_OK;
     gt_scaler_state scaler;
     GT_TRY(gt_scaler_state_init(&scaler, sizeof scaler));
-    GT_TRY(gt_scaler_get_state(trainer->scaler, &scaler));
-    p->loss_scale = scaler.scale;
+    if (trainer->scaler) GT_TRY(gt_scaler_get_state(trainer->scaler, &scaler));
+    p->loss_scale = trainer->scaler ? scaler.scale : 1;
+    warn_of_skipped(trainer, window.skipped, &scaler);
+    p->skipped = trainer->skipped = window.skipped;
     return GT_OK;
 }
 

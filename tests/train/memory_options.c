@@ -297,6 +297,47 @@ TEST_DEVICES(contract, M3_trainer_fails_when_one_sample_is_too_much) {
     gt_module_destroy(net);
 }
 
+/* A diverged run is not silent. */
+static void note_warning(void *user, gt_log_level level, const char *text) {
+    if (level == GT_LOG_WARNING) (void)snprintf(user, 256, "%s", text);
+}
+
+TEST_DEVICES(unit, trainer_warns_of_updates_that_were_left_out) {
+    char warning[256] = "";
+    gt_context_options context;
+    CHECK_OK(gt_context_options_init(&context, sizeof context));
+    context.log = note_warning;
+    context.log_user = warning;
+    gt_context *ctx = test_context_with(t, &context);
+    warning[0] = '\0'; /* opening may have warned of something else */
+    float samples[4] = {1, (float)NAN, 1, (float)NAN}, zeros[4] = {0};
+    for (gt_precision p = GT_PRECISION_F32; p <= GT_PRECISION_F16; ++p) {
+        gt_module *net = scale_module(ctx, 1);
+        gt_loader *loader = pairs_loader(ctx, samples, zeros, 1, 4, 1);
+        gt_trainer_options options = trainer_options(sgd(net, 0.25));
+        options.loss = GT_LOSS_MSE;
+        options.precision = p;
+        gt_scaler_options so;
+        CHECK_OK(gt_scaler_options_init(&so, sizeof so));
+        so.scale = so.floor = 1;
+        if (p == GT_PRECISION_F16) CHECK_OK(gt_scaler_create(ctx, &so, &options.scaler));
+        gt_trainer *trainer = NULL;
+        CHECK_OK(gt_trainer_create(net, &options, &trainer));
+        warning[0] = '\0';
+        CHECK_OK(gt_trainer_fit(trainer, loader, NULL, 1, NULL));
+        if (p == GT_PRECISION_F32)
+            CHECK(strstr(warning, "2 updates were left out"));
+        else
+            CHECK(strstr(warning, "smallest loss scale") && strstr(warning, "\"weight\""));
+        CHECK_NEAR(scale_of(net), 0.25, 1e-3); /* the two that were done halve w */
+        gt_trainer_destroy(trainer);
+        gt_scaler_destroy(options.scaler);
+        gt_loader_destroy(loader);
+        gt_optimizer_destroy(options.optimizer);
+        gt_module_destroy(net);
+    }
+}
+
 /* Under a limit that a whole batch does not fit, for real. */
 static uint64_t fit_images(gt_context *ctx, int32_t shrink, int64_t *micro_batch, double *loss) {
     enum { N = 32, SIZE = 32 };
