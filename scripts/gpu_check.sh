@@ -146,6 +146,8 @@ if wants memory; then
         "$build/examples/memory_tour" --device cuda
         echo
         "$build/bench/allocator_cost"
+        echo
+        "$build/bench/offload_time"
         echo '```'
     } >>"$work/summary" 2>&1
 fi
