@@ -11,6 +11,7 @@ string(REPLACE ";" "," listing "${listing}")
 string(REPLACE "\n" ";" lines "${listing}")
 string(REPLACE "," ";" extra_labels "${labels}")
 
+# As many cases run at once as there are cores, each with as many threads: those that wait must not spin.
 set(script "")
 foreach(line IN LISTS lines)
     if(NOT line MATCHES "^([^\t]+)\t(.+)$")
@@ -27,6 +28,6 @@ foreach(line IN LISTS lines)
     endif()
     string(APPEND script
         "add_test([[${area}.${case}]] [[${executable}]] [[${case}]])\n"
-        "set_tests_properties([[${area}.${case}]] PROPERTIES LABELS [[${case_labels}]] TIMEOUT ${limit} SKIP_RETURN_CODE 77)\n")
+        "set_tests_properties([[${area}.${case}]] PROPERTIES LABELS [[${case_labels}]] TIMEOUT ${limit} SKIP_RETURN_CODE 77 ENVIRONMENT OMP_WAIT_POLICY=passive)\n")
 endforeach()
 file(WRITE ${output} "${script}")

@@ -9,6 +9,19 @@ if(GTRAIN_HAVE_CUDA)
     install(TARGETS gtrain_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 
+# Says why a GPU cannot be used: for whoever has the library, so that it is no example alone.
+if(GTRAIN_BUILD_DOCTOR)
+    add_executable(gtrain_doctor ${PROJECT_SOURCE_DIR}/examples/doctor.c)
+    target_link_libraries(gtrain_doctor PRIVATE gtrain gtrain_flags)
+    file(RELATIVE_PATH gtrain_doctor_to_lib /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+    set_target_properties(gtrain_doctor PROPERTIES OUTPUT_NAME gtrain-doctor INSTALL_RPATH "$ORIGIN/${gtrain_doctor_to_lib}"
+        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+    if(GTRAIN_HAVE_CUDA)
+        add_dependencies(gtrain_doctor gtrain_cuda) # looked at when it runs
+    endif()
+    install(TARGETS gtrain_doctor RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
 set(gtrain_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gtrain)
 install(EXPORT gtrain-targets NAMESPACE gtrain:: DESTINATION ${gtrain_cmake_dir})
 configure_package_config_file(cmake/gtrain-config.cmake.in ${PROJECT_BINARY_DIR}/gtrain-config.cmake

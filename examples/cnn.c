@@ -3,6 +3,7 @@
 #include "common/fashion.h"
 #include "common/progress.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 /* [N,1,28,28] to [N,10]. NULL if any layer could not be made; the error is kept. */
@@ -29,10 +30,38 @@ static int64_t updates(const args *a, const gt_loader *training) {
     return a->epochs * ((gt_loader_batches(training) + window - 1) / window);
 }
 
+/* The state is saved after each epoch, and when the training was stopped, wherever that was. */
+typedef struct saving {
+    progress shown;   /* first: the callbacks of progress.h get the same pointer */
+    const char *path; /* NULL: nothing is saved */
+    gt_state_parts parts;
+    gt_status status; /* of the last attempt */
+} saving;
+
+static int32_t save_epoch(void *user, const gt_train_progress *now) {
+    saving *s = user;
+    int32_t stop = progress_epoch(user, now);
+    if (s->path) s->status = gt_state_save(s->path, &s->parts);
+    return stop || s->status != GT_OK;
+}
+
+/* Goes on where the file says, if there is one. *epochs: those that are left. */
+static gt_status resume(const args *a, saving *s, int64_t *epochs) {
+    int64_t done = 0, updates_done = 0;
+    gt_status status = gt_state_load(s->path, &s->parts);
+    if (status == GT_IO && gt_last_error()->native_code == ENOENT) return GT_OK; /* the run begins */
+    if (status == GT_OK) status = gt_trainer_state_get(s->parts.trainer, &done, &updates_done);
+    if (status != GT_OK) return status;
+    printf("going on from %s in epoch %lld, after %lld updates\n", s->path, (long long)done + 1, (long long)updates_done);
+    *epochs = done < a->epochs ? a->epochs - done : 0;
+    return GT_OK;
+}
+
 /* Fits the network, testing it after each epoch. */
 static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_loader *test, gt_fit_result *result) {
-    progress shown;
-    progress_begin(&shown);
+    saving s = {.path = a->save, .status = GT_OK};
+    progress_begin(&s.shown);
+    int64_t epochs = a->epochs;
     gt_schedule schedule;
     gt_optimizer *optimizer = NULL;
     gt_trainer *trainer = NULL;
@@ -46,11 +75,20 @@ static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_lo
         options.accumulation = (int32_t)(a->accumulation > 0 ? a->accumulation : 1);
         options.shrink_on_oom = a->memory_limit > 0;
         options.on_step = progress_step;
-        options.on_epoch = progress_epoch;
-        options.callback_user = &shown;
+        options.on_epoch = save_epoch;
+        options.callback_user = &s;
         status = gt_trainer_create(net, &options, &trainer);
     }
-    if (status == GT_OK) status = gt_trainer_fit(trainer, training, test, a->epochs, result);
+    if (status == GT_OK) status = gt_state_parts_init(&s.parts, sizeof s.parts);
+    s.parts.trainer = trainer;
+    s.parts.loader = training;
+    if (status == GT_OK && a->resume) status = resume(a, &s, &epochs);
+    if (status == GT_OK) status = gt_trainer_fit(trainer, training, test, epochs, result);
+    if (status == GT_OK) status = s.status;
+    if (status == GT_OK && result->stopped && a->save) {
+        status = gt_state_save(a->save, &s.parts);
+        if (status == GT_OK) printf("\nsaved to %s; --resume goes on from there\n", a->save);
+    }
     gt_trainer_destroy(trainer);
     gt_optimizer_destroy(optimizer);
     return status;

@@ -334,7 +334,7 @@ typedef struct settings {
 } settings;
 
 static gt_status tour(const settings *o, const problem *p, const data *d, int first) {
-    static const char *const heads[COLUMNS] = {"parameters", "gradients", "optimizer", "for backwd"};
+    static const char *const heads[COLUMNS] = {"parameters", "gradients", "optimizer", "saved"};
     result results[TECHNIQUES];
     shortage out;
     session s = {.p = p, .how = &techniques[0], .d = d};

@@ -7,6 +7,7 @@
 #   --out FILE       where the summary goes (default bench/results/<gpu>.md)
 #   --build DIR      build folder (default build/gpu)
 #   --no-build       use what is in the build folder
+#   --no-tests       the benchmarks alone
 #   --sanitize LIST  compute-sanitizer tools, comma separated (default memcheck; "none" for none)
 #   --bench LIST     of eager, host, curve, cnn, ops, resnet, memory (default eager,host); eager, curve, ops and resnet compare with PyTorch where
 #                    python3 has it.
@@ -14,15 +15,16 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-out="" build=build/gpu do_build=yes sanitize=memcheck bench=eager,host
+out="" build=build/gpu do_build=yes do_tests=yes sanitize=memcheck bench=eager,host
 while [ $# -gt 0 ]; do
     case "$1" in
     --out) out=$2; shift ;;
     --build) build=$2; shift ;;
     --no-build) do_build=no ;;
+    --no-tests) do_tests=no sanitize=none ;;
     --sanitize) sanitize=$2; shift ;;
     --bench) bench=$2; shift ;;
-    *) sed -n '2,14p' "$0"; exit 2 ;;
+    *) sed -n '2,15p' "$0"; exit 2 ;;
     esac
     shift
 done
@@ -48,7 +50,7 @@ fi
 status=0 passed=0 failed=0 skipped=0
 failures=""
 for exe in "$build"/bin/*; do
-    [ -f "$exe" ] && [ -x "$exe" ] || continue
+    [ $do_tests = yes ] && [ -f "$exe" ] && [ -x "$exe" ] || continue
     case "$exe" in *.so* | */harness_selftest) continue ;; esac # the self-test's cases fail on purpose: ctest runs it
     "$exe" --list >/dev/null 2>&1 || continue
     case "$exe" in

@@ -28,6 +28,12 @@ if ! have cc || ! header zlib.h; then want zlib1g-dev; fi
 if ! have cc || ! header oneapi/dnnl/dnnl.h; then want oneDNN; fi
 [ -e "${GTRAIN_DATA:-/usr/share/datasets/fashion-mnist}/train-images-idx3-ubyte.gz" ] || want dataset-fashion-mnist
 
+# tests/python runs with the first Python that has both, the system's or another.
+python_has() { python3 -c "import $1" >/dev/null 2>&1 || /usr/bin/python3 -c "import $1" >/dev/null 2>&1; }
+have python3 || want python3
+python_has numpy || want python3-numpy
+python_has pytest || want python3-pytest
+
 [ -z "$packages$optional" ] && exit 0
 
 if ! have apt-get; then

@@ -71,6 +71,8 @@ static void print_help(const args *a, const char *what) {
            "  --seed N             of weights, order and dropout (%llu)\n"
            "  --threads N          CPU threads (all cores)\n"
            "  --limit-samples N    use only the first N images (all)\n"
+           "  --save FILE          write the run's state there after each epoch, and when Ctrl-C or SIGTERM ends it; cnn only\n"
+           "  --resume             go on from the --save file, if it is there; cnn only\n"
            "  --deterministic      the same seed gives the same bits\n"
            "  --json               end with one line of JSON\n"
            "  --help               this text\n",
@@ -93,6 +95,8 @@ enum {
     OPT_LIMIT,
     OPT_DETERMINISTIC,
     OPT_JSON,
+    OPT_SAVE,
+    OPT_RESUME,
     OPT_HELP
 };
 
@@ -111,6 +115,8 @@ static const struct option options[] = {
     {"limit-samples", required_argument, NULL, OPT_LIMIT},
     {"deterministic", no_argument, NULL, OPT_DETERMINISTIC},
     {"json", no_argument, NULL, OPT_JSON},
+    {"save", required_argument, NULL, OPT_SAVE},
+    {"resume", no_argument, NULL, OPT_RESUME},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -157,6 +163,12 @@ static int read_option(int code, args *a) {
     case OPT_JSON:
         a->json = 1;
         return 0;
+    case OPT_SAVE:
+        a->save = optarg;
+        return 0;
+    case OPT_RESUME:
+        a->resume = 1;
+        return 0;
     default:
         return 1; /* getopt_long has told */
     }
@@ -175,6 +187,10 @@ int args_parse(int argc, char **argv, const char *what, args *a) {
     }
     if (!bad && optind < argc) {
         fprintf(stderr, "%s: what is this? Options begin with --\n", argv[optind]);
+        bad = 1;
+    }
+    if (!bad && given.resume && given.save == NULL) {
+        fprintf(stderr, "--resume: needs --save FILE, whose state it goes on from\n");
         bad = 1;
     }
     if (bad) {

@@ -20,6 +20,8 @@ typedef struct args {
     int32_t threads;      /* 0: all cores */
     int32_t deterministic;
     int32_t json;
+    const char *save; /* file of the run's state, or NULL */
+    int32_t resume;   /* go on from there, if the file is there */
 } args;
 
 /* Reads the command line over the defaults that `a` holds. Returns -1 to go on, else the exit code: 0 after --help, 2 after a mistake. */

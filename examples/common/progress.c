@@ -19,11 +19,13 @@ void progress_begin(progress *p) {
     const char *terminal = getenv("TERM");
     p->live = isatty(STDOUT_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
     p->last_shown = 0;
+    p->samples_shown = 0;
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
     action.sa_flags = SA_RESETHAND; /* a second Ctrl-C ends the program at once */
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL); /* what a cluster sends before it takes the machine away */
 }
 
 double progress_clock(void) {
@@ -43,8 +45,11 @@ static void print_numbers(const gt_train_progress *now) {
 int32_t progress_step(void *user, const gt_train_progress *now) {
     progress *p = user;
     double pause = p->live ? 0.2 : 10; /* seconds between two lines */
-    if (now->seconds - p->last_shown >= pause && now->training.samples > 0 && now->step < now->steps) {
+    /* Loss and accuracy are read now and then alone: lines that stay say nothing twice. */
+    int fresh = p->live || now->training.samples != p->samples_shown;
+    if (now->seconds - p->last_shown >= pause && now->training.samples > 0 && fresh && now->step < now->steps) {
         p->last_shown = now->seconds;
+        p->samples_shown = now->training.samples;
         if (p->live) printf("\r");
         print_numbers(now);
         printf(p->live ? "\033[K" : "\n");
@@ -56,6 +61,7 @@ int32_t progress_step(void *user, const gt_train_progress *now) {
 int32_t progress_epoch(void *user, const gt_train_progress *now) {
     progress *p = user;
     p->last_shown = now->seconds;
+    p->samples_shown = 0;
     if (p->live) printf("\r");
     print_numbers(now);
     if (now->validation.samples > 0) printf("  test accuracy %.2f %%", 100 * now->validation.accuracy);

@@ -5,11 +5,12 @@
 #include "common/args.h"
 
 typedef struct progress {
-    int live;          /* stdout is a terminal */
-    double last_shown; /* seconds of the fit */
+    int live;              /* stdout is a terminal */
+    double last_shown;     /* seconds of the fit */
+    int64_t samples_shown; /* in the figures of the last line */
 } progress;
 
-/* Also makes Ctrl-C end the training in good order. */
+/* Also makes Ctrl-C and SIGTERM end the training in good order: the callbacks below then ask it to stop. */
 void progress_begin(progress *p);
 /* Seconds that only go forward, from some moment. */
 double progress_clock(void);

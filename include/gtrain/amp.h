@@ -79,11 +79,11 @@ typedef struct gt_scaler_state {
     int64_t updates;        /* done */
     int64_t skipped;        /* left out */
     int64_t skipped_in_row; /* since the last that was done */
-    const char *parameter;  /* the first parameter whose gradient was not finite when an update was last skipped; "" if none was. Valid as long as
-                               the scaler */
-    const char *op;         /* diagnose: the first op whose output was not finite in that window, else "" */
-    const char *module;     /* its module's path, or "" */
-    int32_t op_backward;    /* not 0: it was in the backward */
+    /* The first parameter whose gradient was not finite when an update was last skipped; "" if none was. Valid as long as the scaler. */
+    const char *parameter;
+    const char *op;      /* diagnose: the first op whose output was not finite in that window, else "" */
+    const char *module;  /* its module's path, or "" */
+    int32_t op_backward; /* not 0: it was in the backward */
     int32_t padding;
 } gt_scaler_state;
 GT_API gt_status gt_scaler_state_init(gt_scaler_state *state, size_t size); /* @since 0.1 */

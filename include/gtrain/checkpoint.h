@@ -33,8 +33,8 @@ typedef gt_status (*gt_checkpoint_fn)(void *user, gt_tensor *const *inputs, gt_t
  * tensor, if an input or a tensor that the segment used was changed in place in between; BAD_STATE there if the second run's outputs differ in shape or dtype. BAD_STATE in the forward if
  * the segment copies something that requires a gradient into a tensor from outside. An output that shares memory with an input or another output becomes a
  * copy. @since 0.1 */
-GT_API gt_status gt_checkpoint(gt_context *ctx, gt_checkpoint_fn fn, void *user, gt_tensor *const *inputs, int32_t n_inputs, gt_tensor **outputs,
-                               int32_t n_outputs);
+GT_API gt_status gt_checkpoint(gt_context *ctx, gt_checkpoint_fn fn, void *user, gt_tensor *const *inputs, int32_t n_inputs,
+                               gt_tensor **outputs, int32_t n_outputs);
 
 /* The module's forward becomes a segment (not 0), or not (0, as at first). The module must outlive the backward. @since 0.1 */
 GT_API gt_status gt_module_set_checkpointing(gt_module *module, int32_t on);

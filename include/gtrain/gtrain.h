@@ -8,8 +8,11 @@
 #include <gtrain/checkpoint.h>
 #include <gtrain/context.h>
 #include <gtrain/data.h>
+#include <gtrain/doctor.h>
+#include <gtrain/io.h>
 #include <gtrain/memory.h>
 #include <gtrain/nn.h>
+#include <gtrain/onnx.h>
 #include <gtrain/ops.h>
 #include <gtrain/optim.h>
 #include <gtrain/status.h>

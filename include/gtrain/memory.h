@@ -55,16 +55,16 @@ typedef struct gt_memory_stats {
     uint64_t category_in_use[GT_MEMORY_CATEGORY_COUNT];
     uint64_t category_at_peak[GT_MEMORY_CATEGORY_COUNT]; /* what was in use at the moment of peak_in_use */
     uint64_t category_peak[GT_MEMORY_CATEGORY_COUNT];    /* each category's own peak */
-    uint64_t limit;          /* most bytes that may be reserved; 0: the device's */
-    uint64_t frees;          /* calls so far */
-    uint64_t retries;        /* allocations that succeeded after cached memory was given back or moved */
-    uint64_t out_of_memory;  /* allocations that failed */
-    uint64_t segments;       /* pieces of memory or ranges of addresses held now */
-    uint64_t largest_free;   /* the largest free block */
-    uint64_t steps;          /* that have ended */
-    uint64_t step_peak;      /* most in use since the last step ended */
-    uint64_t last_step_peak; /* and in the step before */
-    double fragmentation;    /* 1 - largest_free / cached; 0 when nothing is cached */
+    uint64_t limit;                                      /* most bytes that may be reserved; 0: the device's */
+    uint64_t frees;                                      /* calls so far */
+    uint64_t retries;                                    /* allocations that succeeded after cached memory was given back or moved */
+    uint64_t out_of_memory;                              /* allocations that failed */
+    uint64_t segments;                                   /* pieces of memory or ranges of addresses held now */
+    uint64_t largest_free;                               /* the largest free block */
+    uint64_t steps;                                      /* that have ended */
+    uint64_t step_peak;                                  /* most in use since the last step ended */
+    uint64_t last_step_peak;                             /* and in the step before */
+    double fragmentation;                                /* 1 - largest_free / cached; 0 when nothing is cached */
 } gt_memory_stats;
 
 GT_API gt_status gt_memory_stats_init(gt_memory_stats *stats, size_t size);          /* @since 0.1 */

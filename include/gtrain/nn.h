@@ -193,6 +193,11 @@ GT_API gt_status gt_module_add_buffer(gt_module *module, const char *name, gt_te
 /* Takes over `child`, as containers do. @since 0.1 */
 GT_API gt_status gt_module_add_child(gt_module *module, const char *name, gt_module *child);
 
+/* Puts `child` (taken over) in the place of the child of that name of a sequential or a module from gt_nn_custom; NULL: leaves the place empty, and children that follow keep
+ * their names. The child that was there becomes a root and the caller's if `removed` is not NULL, else it is destroyed. On failure all is as it was and `child` is still the
+ * caller's: NOT_FOUND, BAD_STATE for another kind of module or a child that has an owner, BAD_DEVICE. @since 0.1 */
+GT_API gt_status gt_module_replace_child(gt_module *module, const char *name, gt_module *child, gt_module **removed);
+
 /* --- initialisation: overwrites a floating-point tensor from the context's random stream. Fans as in PyTorch: shape [out, in, ...]; fewer than two axes are
  * BAD_SHAPE. */
 typedef int32_t gt_nn_fan;

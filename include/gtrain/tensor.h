@@ -60,6 +60,12 @@ GT_API gt_tensor *gt_tensor_full(gt_context *ctx, gt_dtype dtype, int32_t ndim, 
 /* Copies `bytes` bytes of host memory in logical order; `bytes` must be the tensor's size. The buffer may be reused when the
  * call returns. @since 0.1 */
 GT_API gt_tensor *gt_tensor_from_data(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, const void *data, size_t bytes);
+/* A tensor over device memory that is somebody else's (another library's array, on this context's device): nothing is copied. `strides` in elements,
+ * none negative; NULL: row-major. `data` is aligned to its elements and must be valid, and ready for the context's stream, until release(user) is called, once, when nothing uses
+ * the tensor or a view of it any more, or the context is destroyed; work that is queued may still use it on a GPU. It may be called inside any call that lets go of tensors, and
+ * must not call gtrain with this context. NULL: nothing is called. On failure it is not called. @since 0.1 */
+GT_API gt_tensor *gt_tensor_from_memory(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, const int64_t *strides, void *data,
+                                        void (*release)(void *user), void *user);
 /* Uniform in [low, high); normal with mean and standard deviation. Floating-point dtypes. @since 0.1 */
 GT_API gt_tensor *gt_tensor_uniform(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double low, double high); /* @since 0.1 */
 GT_API gt_tensor *gt_tensor_normal(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double mean, double std);
@@ -69,6 +75,9 @@ GT_API gt_tensor *gt_tensor_arange(gt_context *ctx, gt_dtype dtype, double start
 /* --- ownership --------------------------------------------------------------------------------------------------------------- */
 GT_API gt_tensor *gt_tensor_retain(gt_tensor *tensor); /* returns `tensor`; NULL is allowed. @since 0.1 */
 GT_API void gt_tensor_release(gt_tensor *tensor);      /* NULL is allowed. @since 0.1 */
+/* gt_tensor_release from any thread, for finalizers of languages that run them anywhere: the context's own thread releases it before its next op, new tensor
+ * or look at the statistics. NULL is allowed. @since 0.1 */
+GT_API void gt_tensor_drop(gt_tensor *tensor);
 
 /* --- looking at tensors: never fail for a valid handle, never wait ------------------------------------------------------------ */
 GT_API gt_context *gt_tensor_context(const gt_tensor *tensor);        /* borrowed. @since 0.1 */

@@ -72,9 +72,11 @@ typedef struct gt_train_progress {
     int64_t skipped;       /* left out by loss scaling; as measured last */
     double loss_scale;     /* as measured last; 1 without loss scaling */
     int64_t micro_batch;   /* most samples that go through the module at a time */
+    int64_t open_batches;  /* of the last batches, how many wait for their update; 0: gt_state_save may be called here */
 } gt_train_progress;
 
-/* Called on fit's thread. Any result but 0 makes fit stop, as a success. */
+/* Called on fit's thread. Any result but 0 makes fit stop, as a success: after the last update that was done, and the next fit goes on with the batch that follows
+ * it. Batches that still waited for their update come again then. */
 typedef int32_t (*gt_train_callback)(void *user, const gt_train_progress *progress);
 /* The mean loss over the batch's samples, as an op: a one-element tensor, or NULL with the error kept. y is NULL without labels. */
 typedef gt_tensor *(*gt_loss_fn)(void *user, gt_tensor *output, gt_tensor *y);
@@ -123,7 +125,8 @@ typedef struct gt_fit_result {
 } gt_fit_result;
 GT_API gt_status gt_fit_result_init(gt_fit_result *result, size_t size); /* @since 0.1 */
 
-/* Trains for `epochs` more epochs; the loader's epoch number goes on from the last call. `validation` (may be NULL) is evaluated after each.
+/* Trains until `epochs` more epochs have ended; the loader's epoch number goes on from the last call, and where that was stopped in the middle of an epoch, or failed,
+ * its batch too (which needs a loader with as many batches: BAD_STATE). `validation` (may be NULL) is evaluated after each.
  * `result` (may be NULL) was initialised by gt_fit_result_init. The module is in training mode afterwards. Fails with the status of what failed, the steps
  * before being done. BAD_LABEL on a GPU is found at the next reading. Waits for the device only to read metrics. @since 0.1 */
 GT_API gt_status gt_trainer_fit(gt_trainer *trainer, gt_loader *training, gt_loader *validation, int64_t epochs, gt_fit_result *result);
@@ -133,8 +136,8 @@ GT_API gt_status gt_trainer_evaluate(gt_trainer *trainer, gt_loader *loader, gt_
 
 /* The scaler in use, borrowed: to save its state, or to see what was skipped. NULL without loss scaling. @since 0.1 */
 GT_API gt_scaler *gt_trainer_scaler(const gt_trainer *trainer);
-/* The number of the next epoch, and the updates done: a new trainer's are 0. Setting them continues a schedule and the loader's epochs. Reading waits for
- * the device. @since 0.1 */
+/* The number of the next epoch, or of the one that was begun, and the updates done: a new trainer's are 0. Setting them continues a schedule and the loader's epochs, from
+ * that epoch's beginning; gt_state_save and gt_state_load (gtrain/io.h) keep all that a run needs. Reading waits for the device. @since 0.1 */
 GT_API gt_status gt_trainer_state_get(const gt_trainer *trainer, int64_t *epoch, int64_t *total_steps);
 GT_API gt_status gt_trainer_state_set(gt_trainer *trainer, int64_t epoch, int64_t total_steps); /* @since 0.1 */
 

@@ -87,9 +87,9 @@ typedef struct gt_window_state {
     int64_t updates;         /* windows that updated: where the schedule stands */
     int64_t skipped;
     int64_t empty;
-    double items;         /* valid items of the last window */
-    double gradient_norm; /* of its true gradient before clipping; may not be finite */
-    double learning_rate; /* of the last update that was done; NaN before it */
+    double items;          /* valid items of the last window */
+    double gradient_norm;  /* of its true gradient before clipping; may not be finite */
+    double learning_rate;  /* of the last update that was done; NaN before it */
     int32_t micro_batches; /* done in the open window */
     int32_t padding;
 } gt_window_state;

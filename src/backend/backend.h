@@ -50,7 +50,7 @@ typedef struct gt__update {
     /* Updates of this parameter so far, on the device: a pair of cells aligned to 8 bytes. `step` is the one to read; the update writes the number after it
      * to the other one (its address ^ 4), so that no block of a launch reads what another has written. */
     int32_t *step;
-    void *half;          /* a half-precision copy of an f32 param that is written too (where the step is skipped: from the param), or NULL */
+    void *half;          /* a half-precision copy of an f32 param, written too (where the step is skipped: from the param), or NULL */
     gt_dtype half_dtype; /* of `half` */
     int32_t padding;
 } gt__update;
@@ -117,7 +117,7 @@ typedef struct gt__step_task {
     gt__window_cells *window;
     gt__step_control *control; /* norm and first_bad are there */
     float *seed;
-    const void *items_cell;   /* the number of items, or NULL: in `items` */
+    const void *items_cell; /* the number of items, or NULL: in `items` */
     double items;
     double clip_norm, clip_value; /* 0: no limit */
     double learning_rate;         /* without a schedule */

@@ -55,8 +55,11 @@ static void *find_module(gt__text *tried) {
     }
     void *module = open_module(MODULE, tried);
     if (module || !beside || !strstr(tried->data ? tried->data : "", MODULE ": ")) return module;
-    gt__text_free(tried); /* the module itself is missing, not a library that it needs */
-    (void)gt__text_add(tried, "there is no " MODULE " in %s or on the library path (built without CUDA?)", path);
+    /* The module itself is missing, not a library that it needs. dladdr's path may have "..". */
+    gt__text_free(tried);
+    char *plain = realpath(path, NULL);
+    (void)gt__text_add(tried, "there is no " MODULE " in %s or on the library path (built without CUDA?)", plain ? plain : path);
+    free(plain);
     return NULL;
 }
 

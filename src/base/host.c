@@ -79,7 +79,7 @@ double gt__clock_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static gt_status text_reserve(gt__text *text, size_t more) {
+gt_status gt__text_reserve(gt__text *text, size_t more) {
     if (more < text->capacity - text->length) return GT_OK; /* and the NUL */
     size_t capacity = GT__MAX(text->capacity * 2, text->length + more + 64);
     char *data = gt__realloc(text->data, capacity);
@@ -96,7 +96,7 @@ gt_status gt__text_add(gt__text *text, const char *format, ...) {
     va_copy(again, arguments);
     int needed = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    gt_status status = needed < 0 ? GT_RAISE(GT_INTERNAL, "a message could not be formatted") : text_reserve(text, (size_t)needed);
+    gt_status status = needed < 0 ? GT_RAISE(GT_INTERNAL, "a message could not be formatted") : gt__text_reserve(text, (size_t)needed);
     if (status == GT_OK) {
         (void)vsnprintf(text->data + text->length, (size_t)needed + 1, format, again);
         text->length += (size_t)needed;
@@ -106,7 +106,7 @@ gt_status gt__text_add(gt__text *text, const char *format, ...) {
 }
 
 gt_status gt__text_append(gt__text *text, const void *bytes, size_t count) {
-    GT_TRY(text_reserve(text, count));
+    GT_TRY(gt__text_reserve(text, count));
     memcpy(text->data + text->length, bytes, count);
     text->length += count;
     text->data[text->length] = '\0';

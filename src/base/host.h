@@ -44,6 +44,7 @@ typedef struct gt__text {
 } gt__text;
 gt_status gt__text_add(gt__text *text, const char *format, ...) GT__PRINTF(2, 3);
 gt_status gt__text_append(gt__text *text, const void *bytes, size_t count); /* as they are */
+gt_status gt__text_reserve(gt__text *text, size_t more);                    /* `capacity` for so many more bytes and a NUL */
 void gt__text_free(gt__text *text);
 
 GT_EXTERN_C_END

@@ -41,7 +41,8 @@ static void flush_folder(char *path) {
     (void)close(fd);
 }
 
-gt_status gt__replace_file(const char *who, const char *path, const void *data, size_t size) {
+gt_status gt__replace_begin(gt__replacement *r, const char *who, const char *path) {
+    *r = (gt__replacement){.who = who, .path = path, .fd = -1};
     struct stat there;
     if (lstat(path, &there) == 0) {
         GT_REQUIRE(S_ISREG(there.st_mode), GT_BAD_ARGUMENT, "%s: %s is not a plain file, and is not replaced by one", who, path);
@@ -49,23 +50,51 @@ gt_status gt__replace_file(const char *who, const char *path, const void *data, 
     size_t room = strlen(path) + 48;
     char *name = gt__malloc(room);
     if (name == NULL) return GT_OUT_OF_HOST_MEMORY;
-    gt_status status = GT_OK;
-    int fd = open_beside(path, name, room);
-    if (fd < 0) {
-        status = io_error(who, path, "create", errno);
-        goto done;
+    r->fd = open_beside(path, name, room);
+    if (r->fd < 0) {
+        gt_status status = io_error(who, path, "create", errno);
+        gt__free(name);
+        return status;
     }
-    if (write_all(fd, data, size) != 0)
-        status = io_error(who, path, "write", errno);
-    else if (fsync(fd) != 0 && errno != EINVAL && errno != EROFS) /* special files cannot be flushed */
-        status = io_error(who, path, "flush", errno);
-    if (close(fd) != 0 && status == GT_OK) status = io_error(who, path, "close", errno);
-    if (status == GT_OK && rename(name, path) != 0) status = io_error(who, path, "replace", errno);
-    if (status != GT_OK)
-        (void)unlink(name);
-    else
-        flush_folder(name);
-done:
-    gt__free(name);
+    r->name = name;
+    return GT_OK;
+}
+
+gt_status gt__replace_write(gt__replacement *r, const void *data, size_t size) {
+    return write_all(r->fd, data, size) == 0 ? GT_OK : io_error(r->who, r->path, "write", errno);
+}
+
+/* Closes the file and, unless `keep`, removes it. */
+static void end(gt__replacement *r, bool keep) {
+    if (r->fd >= 0) (void)close(r->fd);
+    if (!keep) (void)unlink(r->name);
+    gt__free(r->name);
+    r->name = NULL;
+    r->fd = -1;
+}
+
+gt_status gt__replace_finish(gt__replacement *r) {
+    gt_status status = GT_OK;
+    if (fsync(r->fd) != 0 && errno != EINVAL && errno != EROFS) /* special files cannot be flushed */
+        status = io_error(r->who, r->path, "flush", errno);
+    int fd = r->fd;
+    r->fd = -1;
+    if (close(fd) != 0 && status == GT_OK) status = io_error(r->who, r->path, "close", errno);
+    if (status == GT_OK && rename(r->name, r->path) != 0) status = io_error(r->who, r->path, "replace", errno);
+    if (status == GT_OK) flush_folder(r->name);
+    end(r, status == GT_OK);
+    return status;
+}
+
+void gt__replace_give_up(gt__replacement *r) {
+    if (r->name) end(r, false);
+}
+
+gt_status gt__replace_file(const char *who, const char *path, const void *data, size_t size) {
+    gt__replacement r;
+    GT_TRY(gt__replace_begin(&r, who, path));
+    gt_status status = gt__replace_write(&r, data, size);
+    if (status == GT_OK) return gt__replace_finish(&r);
+    gt__replace_give_up(&r);
     return status;
 }

@@ -134,6 +134,7 @@ static gt_status weight_as(gt_tensor *leaf, gt_dtype dtype, gt_tensor **out) {
     cast_call(&call, &leaf, dtype);
     call.out[0] = use;
     if (status == GT_OK && leaf->ctx->segment) status = gt__segment_saw(&call);
+    if (status == GT_OK && leaf->ctx->observer) status = leaf->ctx->observer->call(leaf->ctx->observer, &call);
     if (status == GT_OK && leaf->ctx->no_grad == 0 && gt__needs_grad(leaf)) status = gt__record(&call, &leaf);
     if (status == GT_OK)
         *out = use;

@@ -10,14 +10,18 @@ typedef struct gt__engine {
     gt_context *ctx;
     gt__node **heap;
     int32_t n_heap, cap_heap;
-    gt__node *running; /* not in the heap */
+    gt__node *running;  /* not in the heap */
     gt_tensor **leaves; /* reached so far, counted */
     int32_t n_leaves, cap_leaves;
     bool retain;
     uint64_t newest; /* of the graph's nodes: later ones are made by segments that run again, and nobody else will want them */
 } engine;
 
-static bool keeps(const engine *e, const gt__node *node) { return e->retain && node->sequence <= e->newest; }
+/* Whether the node may be wanted once more. The link of a view to its overwritten base (gt__tensor_node) saves nothing and stays with the view: segments that run again
+ * meet it one after the other. */
+static bool keeps(const engine *e, const gt__node *node) {
+    return (e->retain && node->sequence <= e->newest) || node->op == GT__OP_AS_STRIDED;
+}
 
 static gt_status heap_push(engine *e, gt__node *node) {
     if (node->queued) return GT_OK;
@@ -179,22 +183,24 @@ gt_status gt__grad_sink_done(gt__sink *sink, gt_status status) {
 
 static gt_status arrive_at_node(engine *e, gt__node *node, int32_t output, gt_tensor *gradient) {
     gt_tensor **first = &node->pending[output], **second = &node->second[output];
+    gt_status status = GT_OK;
     if (*first == NULL) {
+        GT_TRY_GOTO(status, heap_push(e, node), done);
         *first = gradient;
-        return heap_push(e, node);
+        return GT_OK;
     }
     gt_dtype dtype = gradient->meta.dtype;
     if (*second == NULL && gt__dtype_is_half(dtype) && (*first)->meta.dtype == dtype) {
         *second = gradient;
         return GT_OK;
     }
-    gt_status status = GT_OK;
     if (*second) { /* a third: from now on the sum is kept in f32 */
         status = accumulate(first, *second);
         gt_tensor_release(*second);
         *second = NULL;
     }
     if (status == GT_OK) status = accumulate(first, gradient);
+done:
     gt_tensor_release(gradient);
     return status;
 }
@@ -231,6 +237,12 @@ static gt_status unpack(const gt__node *node, const gt__saved *saved, const char
                  (unsigned)saved->tensor->storage->version, (unsigned)saved->version);
 }
 
+static gt_status check_not_freed(const gt__node *node) {
+    if (!node->freed) return GT_OK;
+    GT_FAIL_HINT(GT_BAD_STATE, "use gt_backward_from with retain_graph for all but the last backward",
+                 "%s: an earlier backward freed what its gradient needs", gt__op_table[node->op].name);
+}
+
 /* Computes what a recipe stands for. *out is the caller's. */
 static gt_status recompute(gt__node *node, gt_tensor **out);
 
@@ -247,6 +259,7 @@ static gt_status recompute(gt__node *node, gt_tensor **out) {
     gt_context *ctx = node->ctx;
     gt_tensor *in[5] = {NULL}, *fresh = NULL, *y = NULL;
     const char *path = ctx->module_path;
+    GT_TRY(check_not_freed(node));
     gt_status status = unpack_input(node, 0, &in[0], &fresh);
     for (int k = 1; k < 3 && status == GT_OK; ++k) status = unpack(node, &node->saved_in[k], "input", k, &in[k]);
     for (int k = 1; k < 3 && status == GT_OK; ++k) status = unpack(node, &node->saved_out[k], "output", k, &in[2 + k]);
@@ -372,10 +385,7 @@ static gt_status run_segment(engine *e, gt__node *node) {
 }
 
 static gt_status run_node(engine *e, gt__node *node) {
-    if (node->freed) {
-        GT_FAIL_HINT(GT_BAD_STATE, "use gt_backward_from with retain_graph for all but the last backward",
-                     "%s: an earlier backward freed what its gradient needs", gt__op_table[node->op].name);
-    }
+    GT_TRY(check_not_freed(node));
     if (node->op == GT__OP_CHECKPOINT) return run_segment(e, node);
     gt_tensor *few[16] = {NULL};
     gt_tensor **dx = few;

@@ -100,9 +100,10 @@ static gt_status note_use(segment *s, gt_tensor *t) {
     gt__storage *storage = t->storage;
     if (storage->birth > s->birth || storage->seen == s->birth) return GT_OK;
     GT_TRY(reserve(&s->used, s->n_used, &s->cap_used, sizeof *s->used));
-    gt_tensor *alias = gt__tensor_alias(t);
-    if (alias == NULL) return GT_OUT_OF_HOST_MEMORY;
-    s->used[s->n_used++] = (gt__saved){.tensor = alias, .version = storage->version};
+    /* A leaf may be given other memory (gt_module_to_dtype): its handle shows it, an alias would not. */
+    gt_tensor *same = t->node == NULL && t->view_base == NULL ? gt_tensor_retain(t) : gt__tensor_alias(t);
+    if (same == NULL) return GT_OUT_OF_HOST_MEMORY;
+    s->used[s->n_used++] = (gt__saved){.tensor = same, .version = storage->version};
     storage->seen = s->birth;
     return GT_OK;
 }
@@ -154,41 +155,32 @@ gt_status gt__segment_flag(gt_context *ctx, bool *flag, gt_tensor *anchor) {
 
 /* --- running the caller's function ---------------------------------------------------------------------------------------------------- */
 
-/* Runs the code in a scope; out[] are counted. Whatever it leaves open is closed. */
-static gt_status run_code(gt_context *ctx, const gt__segment_code *code, gt_tensor *const *in, int32_t n_in, gt_tensor **out,
-                          int32_t n_out) {
-    int32_t scopes = ctx->n_scopes, no_grad = ctx->no_grad, n_autocast = ctx->n_autocast;
-    gt_dtype autocast = ctx->autocast;
-    uint8_t before[GT__AUTOCAST_DEPTH];
-    gt_tensor *made[GT_CHECKPOINT_MAX_OUTPUTS] = {NULL};
-    memcpy(before, ctx->autocast_before, sizeof before);
-    GT_TRY(gt__scope_begin(ctx));
-    gt_status status = code->run(code, in, n_in, made);
-    if (status != GT_OK && gt_last_error()->status != status)
-        status = GT_RAISE(status, "checkpoint: the segment returned %s (%d)", gt_status_name(status), (int)status);
-    bool balanced = ctx->n_scopes > scopes && ctx->no_grad >= no_grad && ctx->n_autocast >= n_autocast;
-    if (status == GT_OK && !balanced)
-        status = GT_RAISE(GT_CALLBACK, "checkpoint: the segment ended a scope, a no-grad or an autocast region that it had not begun");
-    for (int32_t k = 0; k < n_out && status == GT_OK; ++k) {
-        if (made[k] && made[k]->ctx != ctx)
-            status = GT_RAISE(GT_CALLBACK, "checkpoint: output %d of the segment belongs to another context", (int)k);
-    }
-    for (int32_t k = 0; k < n_out; ++k) out[k] = status == GT_OK ? gt_tensor_retain(made[k]) : NULL;
-    while (ctx->n_scopes > scopes) (void)gt_scope_end(ctx);
-    while (ctx->n_scopes < scopes && gt__scope_begin(ctx) == GT_OK) {
-    }
-    ctx->no_grad = no_grad;
-    ctx->n_autocast = n_autocast;
-    ctx->autocast = autocast;
-    memcpy(ctx->autocast_before, before, sizeof before);
-    return status;
-}
-
 static void release_all(gt_tensor **list, int32_t count) {
     for (int32_t k = 0; k < count; ++k) {
         gt_tensor_release(list[k]);
         list[k] = NULL;
     }
+}
+
+/* Runs the code in a scope; out[] are counted. Whatever it leaves open is closed. */
+static gt_status run_code(gt_context *ctx, const gt__segment_code *code, gt_tensor *const *in, int32_t n_in, gt_tensor **out,
+                          int32_t n_out) {
+    gt__open_regions open;
+    gt_tensor *made[GT_CHECKPOINT_MAX_OUTPUTS] = {NULL};
+    GT_TRY(gt__regions_enter(ctx, &open));
+    gt_status status = code->run(code, in, n_in, made);
+    if (status != GT_OK && gt_last_error()->status != status)
+        status = GT_RAISE(status, "checkpoint: the segment returned %s (%d)", gt_status_name(status), (int)status);
+    if (status == GT_OK && !gt__regions_hold(ctx, &open))
+        status = GT_RAISE(GT_CALLBACK, "checkpoint: the segment ended a scope or a no-grad, autocast or offload region that it had not begun");
+    for (int32_t k = 0; k < n_out; ++k) out[k] = status == GT_OK ? gt_tensor_retain(made[k]) : NULL;
+    gt__regions_leave(ctx, &open);
+    for (int32_t k = 0; k < n_out && status == GT_OK; ++k) {
+        if (out[k] && out[k]->ctx != ctx)
+            status = GT_RAISE(GT_CALLBACK, "checkpoint: output %d of the segment belongs to another context", (int)k);
+    }
+    if (status != GT_OK) release_all(out, n_out);
+    return status;
 }
 
 /* Hands counted results to the innermost scope: all or none. */
@@ -335,6 +327,7 @@ static gt_status inputs_again(const gt__node *node, const segment *s, gt_tensor 
     for (int32_t k = 0; k < s->n_in; ++k) {
         const gt__edge *edge = &node->edges[k];
         if (edge->leaf) {
+            if (edge->leaf->storage != s->in[k].tensor->storage) return changed(s, &s->in[k], "an input");
             in[k] = gt_tensor_retain(edge->leaf);
             continue;
         }

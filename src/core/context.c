@@ -61,7 +61,8 @@ gt_status gt_context_create(const gt_context_options *options, gt_context **out)
     ctx->options = mine;
     ctx->rng_seed = mine.seed;
     ctx->live.live_next = ctx->live.live_prev = &ctx->live;
-    const gt__allocator_options memory = {.limit = mine.memory_limit, .history = GT__HISTORY_EVENTS, .expandable = true, .on_shortage = gt__oom_shortage, .user = ctx};
+    const gt__allocator_options memory = {
+        .limit = mine.memory_limit, .history = GT__HISTORY_EVENTS, .expandable = true, .on_shortage = gt__oom_shortage, .user = ctx};
     gt_status status = open_any(ctx);
     if (status == GT_OK) status = gt__oom_create(ctx);
     if (status == GT_OK) status = gt__allocator_create(ctx->device, &memory, &ctx->allocator);

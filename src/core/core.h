@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "core/op.h"
 #include "memory/allocator.h"
+#include <stdatomic.h>
 
 /* Handles made since a gt_scope_begin. */
 typedef struct gt__scope {
@@ -37,6 +38,14 @@ typedef struct gt__diagnosis {
     uint64_t *least; /* device: the least mark of a call whose result is not finite */
 } gt__diagnosis;
 
+/* Sees what a context does while ctx->observer points at it: for whoever writes a forward down (io/onnx_trace.c). Any other status than GT_OK fails what it sees. */
+typedef struct gt__observer {
+    gt_status (*call)(struct gt__observer *observer, const gt__call *call); /* has run; in[] are as they were given */
+    gt_status (*read)(struct gt__observer *observer, const gt_tensor *tensor, const char *who); /* before its values go to the host */
+    /* Before it is overwritten with `source`, or (NULL) with numbers. */
+    gt_status (*overwrite)(struct gt__observer *observer, const gt_tensor *tensor, const gt_tensor *source, const char *who);
+} gt__observer;
+
 struct gt_context {
     gt_context_options options;
     gt__device *device;
@@ -54,6 +63,7 @@ struct gt_context {
     struct gt__engine *engine; /* of the running backward, else NULL */
     bool recomputing;           /* a segment runs again: no running statistics move */
     struct gt__segment *segment; /* that runs forward and is shown every call (core/checkpoint.h), else NULL */
+    gt__observer *observer;      /* or NULL */
     uint64_t storages_made;
     struct gt__offload *offload; /* made by the first gt_offload_begin (core/offload.c), else NULL */
     uint64_t rng_seed, rng_offset;
@@ -65,6 +75,7 @@ struct gt_context {
     int32_t open_windows; /* accumulation windows that have begun: scopes inside them end no step */
     gt_tensor live;          /* list head of all handles */
     gt_tensor *free_tensors; /* recycled handles, linked by live_next */
+    gt_tensor *_Atomic dropped; /* let go of by any thread, linked by drop_next (core/drop.c) */
     struct gt__node *free_nodes;
     gt__staging staging[GT__STAGING_SLOTS];
     int32_t staging_next;
@@ -80,6 +91,13 @@ gt_tensor *gt__tensor_new(gt_context *ctx, const gt__meta *meta, gt_memory_categ
 gt_tensor *gt__tensor_new_for(gt_context *ctx, const gt__meta *meta, gt_memory_category category, const char *op);
 /* BAD_STATE if the tensor's context was destroyed. */
 gt_status gt__tensor_check(const gt_tensor *tensor, const char *who);
+/* --- handles that other threads let go of (core/drop.c) */
+void gt__dropped_release_all(gt_context *ctx);
+static inline void gt__dropped_release(gt_context *ctx) {
+    if (GT__UNLIKELY(atomic_load_explicit(&ctx->dropped, memory_order_relaxed) != NULL)) gt__dropped_release_all(ctx);
+}
+/* tensor->ctx = NULL. */
+void gt__tensor_forget_context(gt_tensor *tensor);
 /* Empties all handles that are still retained when their context goes. */
 void gt__tensors_orphan(gt_context *ctx);
 /* A new handle over `of`'s storage, outside the record, not in any scope (references 1, the caller's). */
@@ -88,6 +106,18 @@ gt_tensor *gt__tensor_alias(const gt_tensor *of);
 gt_tensor *gt__scope_add(gt_tensor *tensor);
 /* gt_scope_begin for the library's own scopes. */
 gt_status gt__scope_begin(gt_context *ctx);
+/* The scopes and regions that are open before a caller's function runs. */
+typedef struct gt__open_regions {
+    int32_t scopes, no_grad, n_autocast, n_offload;
+    gt_dtype autocast;
+    uint8_t autocast_before[GT__AUTOCAST_DEPTH];
+} gt__open_regions;
+/* Remembers them, and begins a scope for what the function makes. */
+gt_status gt__regions_enter(gt_context *ctx, gt__open_regions *open);
+/* False: the function ended something that it had not begun. What it returned may be gone then, and must not be touched. */
+bool gt__regions_hold(const gt_context *ctx, const gt__open_regions *open);
+/* Ends that scope and whatever the function left open, and opens again what it ended. */
+void gt__regions_leave(gt_context *ctx, const gt__open_regions *open);
 void gt__storage_release(gt__storage *storage);
 void gt__tensor_set_category(gt_tensor *tensor, gt_memory_category category);
 /* Shares like gt__tensor_alias but with another meta and offset (elements, from of's first element). */
@@ -160,6 +190,7 @@ void gt__node_release(struct gt__node *node); /* not recursive: long chains are 
 /* --- custom ops (ops/custom.c): counted by records. */
 void gt__custom_retain(struct gt__custom *op);
 void gt__custom_release(struct gt__custom *op);
+const char *gt__custom_name(const struct gt__custom *op);
 uint32_t gt__custom_saves(const struct gt__custom *op, int32_t n_in); /* mask of GT__IN, GT__OUT */
 
 /* Device current for this thread between these two. */

@@ -178,7 +178,8 @@ gt_status gt__call_run(gt__call *call, uint32_t want) {
         GT_TRY(execute(call, want));
     }
     gt_status status = call->ctx->segment ? gt__segment_saw(call) : GT_OK;
-    for (int32_t k = 0; k < call->n_in && call->ctx->no_grad == 0; ++k) {
+    if (GT__UNLIKELY(call->ctx->observer != NULL) && status == GT_OK) status = call->ctx->observer->call(call->ctx->observer, call);
+    for (int32_t k = 0; k < call->n_in && call->ctx->no_grad == 0 && status == GT_OK; ++k) {
         if (call->in[k] == NULL || !gt__needs_grad(call->in[k])) continue;
         status = gt__record(call, call->in);
         break;
@@ -205,6 +206,7 @@ gt_status gt__op_multi(gt__op_id op, gt_tensor *const *in, int32_t n_in, const g
         memset(&call.attr, 0, sizeof call.attr);
     }
     GT_TRY(find_context(&call));
+    gt__dropped_release(call.ctx);
     if (GT__UNLIKELY(call.ctx->autocast != GT_DTYPE_F32) && gt__op_table[op].cast != GT_CAST_NONE) {
         GT_TRY(gt__autocast_run(&call, want));
     } else {

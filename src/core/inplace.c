@@ -11,6 +11,8 @@ gt_status gt__check_writable(gt_tensor *tensor, const char *who) {
         GT_REQUIRE(tensor->meta.strides[i] != 0 || tensor->meta.shape[i] <= 1, GT_BAD_STATE,
                    "%s: %s is expanded: several of its elements are one place in memory", who, gt__tensor_text(tensor, text, sizeof text));
     }
+    gt__observer *observer = tensor->ctx->observer;
+    if (observer) GT_TRY(observer->overwrite(observer, tensor, NULL, who));
     return tensor->ctx->segment ? gt__segment_overwrites(tensor, NULL) : GT_OK;
 }
 
@@ -53,36 +55,38 @@ gt_status gt__tensor_node(gt_tensor *t, gt__node **node) {
     return GT_OK;
 }
 
+/* The record of what was written, or NULL where the base has no history from now on. */
+static gt_status record_overwrite(gt_tensor *tensor, gt_tensor *base, gt_tensor *source, bool flows, gt__node **out) {
+    gt__node *node;
+    bool whole = base == tensor;
+    *out = NULL;
+    if (whole && !flows) return GT_OK;
+    GT_TRY(gt__node_new(tensor->ctx, whole ? GT__OP_COPY : GT__OP_COPY_INTO, whole ? 1 : 2, &node));
+    node->out_dtype[0] = base->meta.dtype;
+    gt_status status = GT_OK;
+    if (!whole) {
+        attrs_of_view(&node->attr, tensor);
+        status = gt__node_connect(node, 0, base);
+    }
+    if (status == GT_OK && flows) status = gt__node_connect(node, whole ? 0 : 1, source);
+    if (status == GT_OK)
+        *out = node;
+    else
+        gt__node_release(node);
+    return status;
+}
+
 gt_status gt__overwritten(gt_tensor *tensor, gt_tensor *source) {
     gt_context *ctx = tensor->ctx;
     bool flows = ctx->no_grad == 0 && source && gt__needs_grad(source);
     gt_tensor *base = tensor->view_base ? tensor->view_base : tensor;
     bool has_history = base->node != NULL;
-    if (ctx->no_grad != 0 || (!flows && !has_history)) {
-        gt__storage_changed(tensor->storage);
-        return GT_OK;
-    }
     gt__node *node = NULL;
-    if (base != tensor) {
-        GT_TRY(gt__node_new(ctx, GT__OP_COPY_INTO, 2, &node));
-        attrs_of_view(&node->attr, tensor);
-        node->out_dtype[0] = base->meta.dtype;
-        gt_status status = gt__node_connect(node, 0, base);
-        if (status == GT_OK && flows) status = gt__node_connect(node, 1, source);
-        if (status != GT_OK) {
-            gt__node_release(node);
-            return status;
-        }
-    } else if (flows) {
-        GT_TRY(gt__node_new(ctx, GT__OP_COPY, 1, &node));
-        node->out_dtype[0] = base->meta.dtype;
-        gt_status status = gt__node_connect(node, 0, source);
-        if (status != GT_OK) {
-            gt__node_release(node);
-            return status;
-        }
-    }
-    gt__storage_changed(tensor->storage);
+    gt_status status = GT_OK;
+    bool recorded = ctx->no_grad == 0 && (flows || has_history);
+    if (recorded) status = record_overwrite(tensor, base, source, flows, &node);
+    gt__storage_changed(tensor->storage); /* the contents are new, whether they could be recorded or not */
+    if (status != GT_OK || !recorded) return status;
     set_history(base, node);
     if (base != tensor) tensor->requires_grad = 1;
     return GT_OK;
@@ -114,6 +118,7 @@ gt_status gt_tensor_copy(gt_tensor *destination, gt_tensor *source) {
                "gt_no_grad_begin and "
                "gt_no_grad_end",
                gt__tensor_text(base, a, sizeof a));
+    if (ctx->observer) GT_TRY(ctx->observer->overwrite(ctx->observer, destination, source, "gt_tensor_copy"));
     if (ctx->segment) GT_TRY(gt__segment_overwrites(destination, source));
     GT_TRY(gt__op_into(GT__OP_COPY, &source, 1, NULL, destination));
     return gt__overwritten(destination, source);

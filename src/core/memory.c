@@ -24,6 +24,7 @@ gt_status gt_memory_get_stats(const gt_context *ctx, gt_memory_stats *stats) {
     GT_REQUIRE(stats->struct_size >= sizeof(uint32_t), GT_BAD_ABI,
                "gt_memory_get_stats: struct_size is %u; fill the struct with gt_memory_stats_init first", (unsigned)stats->struct_size);
     gt_memory_stats ours = {.struct_size = stats->struct_size};
+    gt__dropped_release((gt_context *)ctx);
     gt__allocator_stats(ctx->allocator, &ours);
     memcpy(stats, &ours, GT__MIN((size_t)stats->struct_size, sizeof ours));
     return GT_OK;
@@ -31,6 +32,7 @@ gt_status gt_memory_get_stats(const gt_context *ctx, gt_memory_stats *stats) {
 
 gt_status gt_memory_reset_peak(gt_context *ctx) {
     GT_REQUIRE_HANDLE(ctx);
+    gt__dropped_release(ctx);
     gt__allocator_reset_peak(ctx->allocator);
     return GT_OK;
 }
@@ -49,6 +51,7 @@ void gt__step_done(gt_context *ctx) {
 gt_status gt_memory_trim(gt_context *ctx) {
     GT_REQUIRE_HANDLE(ctx);
     GT_TRY(gt_context_synchronize(ctx));
+    gt__dropped_release(ctx);
     gt__half_copies_drop(ctx);
     gt__offload_trim(ctx);
     gt__allocator_trim(ctx->allocator);

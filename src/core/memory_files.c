@@ -16,6 +16,7 @@ typedef gt_status (*write_fn)(const char *who, const gt__allocator *allocator, c
 static gt_status write_file(const char *who, gt_context *ctx, const char *path, write_fn write) {
     if (ctx == NULL) return gt__error_null(who, "ctx", __FILE__, __LINE__);
     GT_REQUIRE(path != NULL && path[0] != '\0', GT_BAD_ARGUMENT, "%s: the path is %s", who, path ? "empty" : "NULL");
+    gt__dropped_release(ctx);
     gt__memory_origin origin = {.device = ctx->device->name};
     int32_t previous = gt__enter(ctx);
     gt_status status = ctx->backend->memory_info(ctx->device, &origin.free, &origin.total);

@@ -58,6 +58,8 @@ gt_status gt__node_connect(gt__node *node, int32_t k, gt_tensor *tensor) {
     node->needs[k] = 1;
     edge->output = tensor->output;
     if (from) {
+        /* A link to the base of a view may be made just now: a consumer is newer than its sources, or backward would come to them too early. */
+        if (from->sequence > node->sequence) node->sequence = ++node->ctx->node_sequence;
         edge->node = from;
         gt__node_retain(from);
     } else {

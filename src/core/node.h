@@ -35,10 +35,10 @@ typedef struct gt__node {
     gt__saved saved_out[GT__MAX_OUT];
     gt_dtype out_dtype[GT__MAX_NODE_OUT];
     gt_tensor *pending[GT__MAX_NODE_OUT]; /* gradients that have arrived during a backward */
-    gt_tensor *second[GT__MAX_NODE_OUT];  /* a second one in half precision: two can be summed in f32 and rounded once, without an f32 copy */
-    bool queued;                     /* in the running backward's heap */
-    bool freed;                      /* what it saved is gone: another backward is refused */
-    uint8_t walk_flags;              /* core/oom_facts.c, with `walk`: which walk over the records last came here */
+    gt_tensor *second[GT__MAX_NODE_OUT];  /* a second one in half precision: two are summed in f32 and rounded once, in place */
+    bool queued;                          /* in the running backward's heap */
+    bool freed;                           /* what it saved is gone: another backward is refused */
+    uint8_t walk_flags;                   /* core/oom_facts.c, with `walk`: which walk over the records last came here */
     uint32_t walk;
     struct gt__node *next_free;
 } gt__node;

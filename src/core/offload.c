@@ -69,7 +69,13 @@ gt_status gt_offload_end(gt_context *ctx) {
     return GT_OK;
 }
 
-bool gt__offload_is_on(const gt_context *ctx) { return ctx->offload && ctx->offload->n_regions > 0; }
+int32_t gt__offload_depth(const gt_context *ctx) { return ctx->offload ? ctx->offload->n_regions : 0; }
+
+void gt__offload_set_depth(gt_context *ctx, int32_t depth) {
+    if (ctx->offload) ctx->offload->n_regions = depth;
+}
+
+bool gt__offload_is_on(const gt_context *ctx) { return gt__offload_depth(ctx) > 0; }
 
 /* --- the error record: what happens behind the caller's back must not be seen there ----------------------------------------------------- */
 

@@ -23,6 +23,8 @@ void gt__offload_forget(gt__storage *storage);
 /* Frees device memory that has been copied or can be fetched later. False: there was none. */
 bool gt__offload_relieve(gt_context *ctx);
 bool gt__offload_is_on(const gt_context *ctx); /* in a region */
+int32_t gt__offload_depth(const gt_context *ctx);
+void gt__offload_set_depth(gt_context *ctx, int32_t depth); /* back to what it was */
 void gt__offload_trim(gt_context *ctx);        /* gives unused host buffers back; the caller has waited */
 void gt__offload_stop(gt_context *ctx);        /* nothing leaves any more: the context is being destroyed */
 void gt__offload_free(gt_context *ctx);        /* the same for all, after the last storage is gone */

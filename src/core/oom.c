@@ -133,6 +133,7 @@ gt_status gt_memory_report(gt_context *ctx, gt_oom_report *report) {
     if (ours == NULL) return GT_OUT_OF_HOST_MEMORY;
     bool clean = gt_last_error()->status == GT_OK;
     gt__report_facts facts = {0};
+    gt__dropped_release(ctx);
     gt__oom_facts(ctx, &facts);
     gt__report_make(ctx->allocator, &facts, ours);
     if (clean) gt_clear_error(); /* what could not be found out is left out */

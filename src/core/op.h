@@ -100,7 +100,7 @@ typedef union gt__attrs {
     struct {
         struct gt__custom *op;
         int32_t backward;
-    } custom; /* counted by the record */
+    } custom;                       /* counted by the record */
     struct gt__segment *checkpoint; /* counted by the record */
 } gt__attrs;
 
@@ -124,16 +124,16 @@ typedef struct gt__grad {
     gt_context *ctx;
     const gt__attrs *attr;
     gt__op_id op;
-    gt_tensor *dy[GT__MAX_OUT];      /* NULL where nothing flowed back; at least one is there */
-    gt_tensor *in[GT__MAX_SAVED_IN]; /* saved inputs, NULL if not saved */
-    gt_tensor *out[GT__MAX_OUT];     /* saved outputs, NULL if not saved */
+    gt_tensor *dy[GT__MAX_OUT];         /* NULL where nothing flowed back; at least one is there */
+    gt_tensor *in[GT__MAX_SAVED_IN];    /* saved inputs, NULL if not saved */
+    gt_tensor *out[GT__MAX_OUT];        /* saved outputs, NULL if not saved */
     gt_tensor *fresh[GT__MAX_SAVED_IN]; /* those of `in` that were computed again; for gt__grad_done_in */
-    const gt__meta *in_meta;         /* n_in metas, saved or not */
-    const uint8_t *needs;            /* needs[k] != 0: the gradient of input k is wanted */
+    const gt__meta *in_meta;            /* n_in metas, saved or not */
+    const uint8_t *needs;               /* needs[k] != 0: the gradient of input k is wanted */
     int32_t n_in;
     struct gt__node *node;     /* for gt__grad_done_* */
     struct gt__engine *engine; /* for gt__grad_sink */
-    bool retain;           /* another backward will want what was saved */
+    bool retain;               /* another backward will want what was saved */
     gt_tensor **dx; /* n_in results, NULL at first. Shape of the input; dtype of the input, or f32 for a half. Leaving NULL means zero */
 } gt__grad;
 

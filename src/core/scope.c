@@ -1,5 +1,5 @@
 /* Scopes: a stack of handles, cut at the places where scopes began. */
-#include "core/core.h"
+#include "core/offload.h"
 
 gt_tensor *gt__scope_add(gt_tensor *tensor) {
     if (tensor == NULL) return NULL;
@@ -57,4 +57,30 @@ gt_tensor *gt_scope_return(gt_context *ctx, gt_tensor *result) {
         return NULL;
     }
     return gt__scope_add(result);
+}
+
+gt_status gt__regions_enter(gt_context *ctx, gt__open_regions *open) {
+    open->scopes = ctx->n_scopes;
+    open->no_grad = ctx->no_grad;
+    open->n_autocast = ctx->n_autocast;
+    open->n_offload = gt__offload_depth(ctx);
+    open->autocast = ctx->autocast;
+    memcpy(open->autocast_before, ctx->autocast_before, sizeof open->autocast_before);
+    return gt__scope_begin(ctx);
+}
+
+bool gt__regions_hold(const gt_context *ctx, const gt__open_regions *open) {
+    return ctx->n_scopes > open->scopes && ctx->no_grad >= open->no_grad && ctx->n_autocast >= open->n_autocast &&
+           gt__offload_depth(ctx) >= open->n_offload;
+}
+
+void gt__regions_leave(gt_context *ctx, const gt__open_regions *open) {
+    while (ctx->n_scopes > open->scopes) (void)gt_scope_end(ctx);
+    while (ctx->n_scopes < open->scopes && gt__scope_begin(ctx) == GT_OK) {
+    }
+    ctx->no_grad = open->no_grad;
+    ctx->n_autocast = open->n_autocast;
+    ctx->autocast = open->autocast;
+    memcpy(ctx->autocast_before, open->autocast_before, sizeof open->autocast_before);
+    gt__offload_set_depth(ctx, open->n_offload);
 }

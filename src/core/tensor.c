@@ -30,6 +30,7 @@ void gt__storage_release(gt__storage *storage) {
     if (storage->parcel) gt__offload_forget(storage);
     if (storage->half) gt_tensor_release(storage->half);
     if (storage->block) gt__allocator_free(storage->ctx->allocator, storage->block);
+    if (GT__UNLIKELY(storage->release != NULL)) storage->release(storage->owner);
     gt__free(storage);
 }
 
@@ -78,15 +79,17 @@ void gt_tensor_release(gt_tensor *t) {
 }
 
 void gt__tensors_orphan(gt_context *ctx) {
+    gt__dropped_release(ctx);
     while (ctx->live.live_next != &ctx->live) {
         gt_tensor *t = ctx->live.live_next;
         t->references++; /* emptying one may release another, never this one */
         handle_empty(t);
         t->live_prev->live_next = t->live_next;
         t->live_next->live_prev = t->live_prev;
-        t->ctx = NULL;
+        gt__tensor_forget_context(t);
         gt_tensor_release(t);
     }
+    gt__dropped_release(ctx); /* what was dropped meanwhile */
     while (ctx->free_tensors) {
         gt_tensor *t = ctx->free_tensors;
         ctx->free_tensors = t->live_next;

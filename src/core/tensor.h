@@ -25,6 +25,8 @@ typedef struct gt__storage {
     uint64_t seen, flows;  /* numbers of the last segment that used it, and that computed it from what requires a gradient (core/checkpoint.c) */
     uint32_t walk;         /* core/oom_facts.c: which walk over the records last came here */
     uint32_t walk_flags;
+    void (*release)(void *owner); /* gives memory back that is not the allocator's (core/external.c); may be NULL */
+    void *owner;
 } gt__storage;
 
 /* gt_tensor.saved */
@@ -46,6 +48,8 @@ struct gt_tensor {
     uint8_t saved;      /* a record's handle: GT__SAVED_ */
     uint8_t grad_valid; /* the gradient buffer holds a gradient of this window */
     gt_tensor *live_next, *live_prev; /* all handles of the context */
+    gt_tensor *drop_next;             /* core/drop.c: the next that waits to be released */
+    uint32_t drops;                   /* how often; not 0: it is in the list */
 };
 
 static inline void *gt__data(const gt_tensor *t) { return t->data; }

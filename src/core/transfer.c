@@ -60,6 +60,7 @@ static gt_tensor *make(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int6
     }
     gt__meta meta;
     GT_TRY_NULL(gt__meta_make(&meta, dtype, ndim, shape, who));
+    gt__dropped_release(ctx);
     return gt__tensor_new_for(ctx, &meta, GT_MEMORY_USER, who);
 }
 
@@ -157,6 +158,7 @@ gt_status gt_tensor_read(gt_tensor *tensor, void *data, size_t bytes) {
     GT_REQUIRE_HANDLE(tensor);
     GT_TRY(check_size(tensor, data, bytes, "gt_tensor_read"));
     gt_context *ctx = tensor->ctx;
+    if (ctx->observer) GT_TRY(ctx->observer->read(ctx->observer, tensor, "gt_tensor_read"));
     gt_tensor *dense = gt_tensor_retain(tensor);
     if (!gt__meta_is_row_major(&tensor->meta)) {
         gt__meta meta = tensor->meta;
@@ -206,6 +208,7 @@ gt_status gt_tensor_item(gt_tensor *tensor, double *value) {
     char text[2 * GT__SHAPE_TEXT];
     GT_REQUIRE(tensor->meta.numel == 1, GT_BAD_SHAPE, "gt_tensor_item: %s has %lld elements, not one",
                gt__tensor_text(tensor, text, sizeof text), (long long)tensor->meta.numel);
+    if (tensor->ctx->observer) GT_TRY(tensor->ctx->observer->read(tensor->ctx->observer, tensor, "gt_tensor_item"));
     gt__meta meta;
     GT_TRY(gt__meta_make(&meta, GT_DTYPE_F64, 0, NULL, "gt_tensor_item"));
     gt_tensor *wide = gt__tensor_new_for(tensor->ctx, &meta, GT_MEMORY_TEMPORARY, "tensor_item");

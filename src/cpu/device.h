@@ -38,7 +38,7 @@ static inline int64_t gt__cpu_grain(int64_t cost) {
 extern const gt__kernel gt__cpu_kernels[GT__OP_COUNT];
 
 gt_status gt__cpu_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count,
-                        const gt__step_control *control);
+                         const gt__step_control *control);
 gt_status gt__cpu_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad);
 gt_status gt__cpu_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm);
 gt_status gt__cpu_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value);

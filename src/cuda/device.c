@@ -1,14 +1,10 @@
 /* Opening and closing a GPU, its streams, events and copies. */
+#include "backend/architectures.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 
 #include <pthread.h>
 #include <stdio.h>
-
-/* Set by the build: what nvcc compiled for, as CMAKE_CUDA_ARCHITECTURES. */
-#ifndef GTRAIN_CUDA_ARCHITECTURES
-#define GTRAIN_CUDA_ARCHITECTURES ""
-#endif
 
 #define MAX_GPUS     64
 #define SLOT_BYTES   4096
@@ -84,10 +80,10 @@ static gt_status check_capability(int index, const char *name, int *capability) 
     GT_TRY_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     GT_TRY_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
     *capability = major * 10 + minor;
-    GT_REQUIRE(gt__cuda_architecture_covers(GTRAIN_CUDA_ARCHITECTURES, *capability), GT_NO_DEVICE,
+    GT_REQUIRE(gt__architectures_cover(gt__cuda_architectures(), *capability) != GT__GPU_CODE_NONE, GT_NO_DEVICE,
                "%s (cuda:%d) has compute capability %d.%d, this build has code for %s: rebuild with "
                "-DGTRAIN_CUDA_ARCHITECTURES=%d",
-               name, index, major, minor, GTRAIN_CUDA_ARCHITECTURES, *capability);
+               name, index, major, minor, gt__cuda_architectures(), *capability);
     return GT_OK;
 }
 

@@ -55,8 +55,10 @@ bool gt__cuda_make_room(gt__cuda_device *cuda);
 /* VERSION_MISMATCH if a library or the driver is older than what the module was built for; touches no GPU. */
 gt_status gt__cuda_check_libraries(void);
 gt_status gt__cuda_check_driver(void);
-/* Whether a build for `architectures` ("75-real;80-real;90") has code for compute capability `capability`. */
-bool gt__cuda_architecture_covers(const char *architectures, int capability);
+
+/* --- build_note.c */
+/* What nvcc compiled for, as CMAKE_CUDA_ARCHITECTURES: see backend/architectures.h. */
+const char *gt__cuda_architectures(void);
 
 /* --- fork.c */
 /* From now on a fork leaves the child with a backend whose every call fails with FORKED. Called once a device has been opened. */

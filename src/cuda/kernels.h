@@ -106,7 +106,7 @@ gt_status gt__cuda_mean_axes(gt__device *device, const gt__call *call, uint32_t 
 
 /* k_update.cu, k_grad.cu: backend.h's multi-tensor calls */
 gt_status gt__cuda_update(gt__device *device, const gt__update_rule *rule, const gt__update *list, int32_t count,
-                         const gt__step_control *control);
+                          const gt__step_control *control);
 gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad);
 gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm);
 gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value);

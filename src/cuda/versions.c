@@ -1,14 +1,17 @@
-/* Are the libraries that were found at run time, and the driver, new enough? And has the build code for this GPU? */
+/* Are the libraries that were found at run time, and the driver, new enough? */
 #include "cuda/device.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* Set by the build: the oldest cuDNN whose functions and attributes are enough, as cudnnGetVersion gives it. */
 #ifndef GTRAIN_CUDNN_MIN_VERSION
 #define GTRAIN_CUDNN_MIN_VERSION 90000
 #endif
+
+#define TEXT_OF(value)   #value
+#define TEXT(value)      TEXT_OF(value)
+#define CUDNN_MAJOR_TEXT TEXT(CUDNN_MAJOR)
 
 static const char *library_path(const void *symbol) {
     Dl_info info;
@@ -28,6 +31,23 @@ static void version_text(char *text, size_t size, size_t version) {
     snprintf(text, size, "%zu.%zu.%zu", version / unit, version % unit / 100, version % 100);
 }
 
+/* libcudnn.so.9 hands each call, that for its version too, to a library beside it, and ends the process if that one does not load. What is opened here stays
+ * open, as it does when cuDNN opens it. */
+static gt_status check_cudnn_parts(void) {
+    const char *name = "libcudnn_graph.so." CUDNN_MAJOR_TEXT, *path = library_path((const void *)&cudnnGetVersion);
+    char beside[4096];
+    const char *slash = strrchr(path, '/');
+    int length = slash ? (int)(slash - path) + 1 : 0;
+    void *part = NULL;
+    if (snprintf(beside, sizeof beside, "%.*s%s", length, path, name) < (int)sizeof beside) part = dlopen(beside, RTLD_LAZY | RTLD_LOCAL);
+    if (!part) part = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+    if (part) return GT_OK;
+    const char *why = dlerror();
+    GT_FAIL_HINT(GT_NO_DEVICE,
+                 "Install cuDNN anew, all of its libraries in one folder (packages cudnn9-cuda-13 or -12, or the pip wheels nvidia-cudnn-cu13 or -cu12).",
+                 "cuDNN (%s) is not complete: %s", path, why ? why : name);
+}
+
 gt_status gt__cuda_check_libraries(void) {
     char found[32], needed[32];
     int runtime = 0;
@@ -45,6 +65,7 @@ gt_status gt__cuda_check_libraries(void) {
         return too_old("cuBLASLt", found, needed, library_path((const void *)&cublasLtGetVersion), "");
     }
 
+    GT_TRY(check_cudnn_parts());
     size_t cudnn = cudnnGetVersion();
     if (cudnn < GTRAIN_CUDNN_MIN_VERSION) {
         version_text(found, sizeof found, cudnn);
@@ -70,28 +91,4 @@ gt_status gt__cuda_check_driver(void) {
                      library_path((const void *)&cudaRuntimeGetVersion));
     }
     return GT_OK;
-}
-
-/* Machine code runs on its own major version from its own minor version on (90a: on 9.0 alone); PTX on anything newer. An entry is "80-real" (machine
- * code), "90-virtual" (PTX) or "90" (both). */
-bool gt__cuda_architecture_covers(const char *architectures, int capability) {
-    const char *at = architectures;
-    while (*at) {
-        char *end;
-        long arch = strtol(at, &end, 10);
-        if (end == at) {
-            at++;
-            continue;
-        }
-        char kind = *end;
-        bool exact = kind == 'a', family = kind == 'f';
-        if (exact || family) end++;
-        bool real = strncmp(end, "-real", 5) == 0, ptx = strncmp(end, "-virtual", 8) == 0;
-        bool same_major = arch / 10 == capability / 10;
-        if (!ptx && same_major && (exact ? arch == capability : arch <= capability)) return true;
-        if (!real && !exact && !family && arch <= capability) return true;
-        while (*end && *end != ';' && *end != ' ' && *end != ',') end++;
-        at = end;
-    }
-    return false;
 }

@@ -54,14 +54,16 @@ static gt_status read_header(idx *in, const char *what, int min_axes, int max_ax
     GT_TRY(gt__file_read(in->file, bytes + 4, sizes, &got));
     GT_REQUIRE(got == sizes, GT_BAD_FILE, "%s: expected an IDX header of %zu bytes, found %zu bytes", in->path, 4 + sizes, 4 + got);
     in->elements = 1;
+    int64_t sample = 1; /* bounded by itself: a file without samples may claim any size for them */
     for (int32_t i = 0; i < in->ndim; ++i) {
         const unsigned char *b = bytes + 4 + 4 * i;
         int64_t n = (int64_t)b[0] << 24 | (int64_t)b[1] << 16 | (int64_t)b[2] << 8 | (int64_t)b[3];
         in->shape[i] = n;
         GT_REQUIRE(i == 0 || n > 0, GT_BAD_FILE, "%s: expected a size of at least 1 for axis %d, found 0", in->path, (int)i);
-        GT_REQUIRE(n == 0 || in->elements <= (INT64_C(1) << 62) / n, GT_BAD_FILE,
+        GT_REQUIRE(n == 0 || (in->elements <= (INT64_C(1) << 62) / n && (i == 0 || sample < (INT64_C(1) << 48) / n)), GT_BAD_FILE,
                    "%s: expected sizes that fit in memory, found axes of %lld, %lld, … elements", in->path, (long long)in->shape[0],
                    (long long)in->shape[1]);
+        if (i > 0) sample *= n;
         in->elements *= n;
     }
     return GT_OK;

@@ -5,6 +5,7 @@
  * queued, and therefore overlaps with it. The compute stream waits for a batch's `copied` event when the batch is handed out; the host
  * waits for it before the workers may fill the buffer again. */
 #include "core/core.h"
+#include "data/loader.h"
 #include "data/random.h"
 #include "data/workers.h"
 
@@ -374,3 +375,8 @@ int64_t gt_loader_samples(const gt_loader *loader) { return loader ? loader->pla
 int64_t gt_loader_batch_size(const gt_loader *loader) { return loader ? loader->plan.batch_size : 0; }
 uint64_t gt_loader_host_bytes(const gt_loader *loader) { return loader ? (uint64_t)loader->plan.slots * loader->buffer_bytes : 0; }
 gt_context *gt_loader_context(const gt_loader *loader) { return loader ? loader->ctx : NULL; }
+
+void gt__loader_order(const gt_loader *loader, uint64_t *seed, int32_t *shuffle) {
+    *seed = loader->options.seed;
+    *shuffle = loader->options.shuffle != 0;
+}

@@ -26,8 +26,8 @@ enum { GT__PHASE_OTHER, GT__PHASE_FORWARD, GT__PHASE_BACKWARD, GT__PHASE_UPDATE,
 
 /* A request that nothing could satisfy. */
 typedef struct gt__shortage {
-    size_t bytes;    /* as asked */
-    size_t rounded;  /* as it would have been taken */
+    size_t bytes;   /* as asked */
+    size_t rounded; /* as it would have been taken */
     const gt__tag *tag;
     bool host; /* the host's own memory ran out while serving it: there is no remedy on the device */
 } gt__shortage;
@@ -37,9 +37,9 @@ typedef struct gt__shortage {
 typedef bool (*gt__shortage_fn)(void *user, const gt__shortage *shortage);
 
 typedef struct gt__allocator_options {
-    uint64_t limit;         /* most bytes to reserve; 0: the device's */
-    int64_t history;        /* events kept */
-    bool expandable;        /* where the backend can map memory */
+    uint64_t limit;              /* most bytes to reserve; 0: the device's */
+    int64_t history;             /* events kept */
+    bool expandable;             /* where the backend can map memory */
     gt__shortage_fn on_shortage; /* NULL: a plain message */
     void *user;
 } gt__allocator_options;
@@ -75,16 +75,16 @@ enum { GT__BLOCK_USED, GT__BLOCK_FREE, GT__BLOCK_UNMAPPED /* addresses without m
 
 typedef struct gt__block_info {
     const void *address;
-    const void *segment; /* address of its segment */
+    const void *segment;  /* address of its segment */
     size_t segment_bytes; /* reserved memory in it; addresses without memory are not counted */
     size_t bytes;         /* as taken */
     size_t asked;         /* used blocks: as asked for */
     const char *op, *module;
     int64_t shape[GT_MAX_DIMS];
-    int64_t step; /* in which it was allocated */
+    int64_t step;      /* in which it was allocated */
     uint64_t sequence; /* of the allocation, rising */
-    double seconds; /* when, on the allocator's clock */
-    int32_t ndim;   /* -1: no tensor */
+    double seconds;    /* when, on the allocator's clock */
+    int32_t ndim;      /* -1: no tensor */
     gt_dtype dtype;
     gt_memory_category category;
     gt__phase phase;
@@ -99,18 +99,18 @@ typedef int32_t gt__event_kind;
 enum {
     GT__MEMORY_ALLOC,
     GT__MEMORY_FREE,
-    GT__MEMORY_RESERVE,  /* memory was taken from the device: address, bytes */
+    GT__MEMORY_RESERVE,   /* memory was taken from the device: address, bytes */
     GT__MEMORY_UNRESERVE, /* and given back */
-    GT__MEMORY_CATEGORY, /* a live block moved to another category */
-    GT__MEMORY_STEP,     /* a step ended */
-    GT__MEMORY_OOM       /* a request failed: bytes asked */
+    GT__MEMORY_CATEGORY,  /* a live block moved to another category */
+    GT__MEMORY_STEP,      /* a step ended */
+    GT__MEMORY_OOM        /* a request failed: bytes asked */
 };
 typedef struct gt__memory_event {
     const void *address;
     size_t bytes;
     const char *op, *module;
     int64_t shape[GT_MAX_DIMS];
-    double seconds; /* since the allocator was made */
+    double seconds;    /* since the allocator was made */
     uint64_t sequence; /* of the block's allocation: the same in ALLOC, CATEGORY and FREE */
     int32_t step;
     gt__event_kind kind;

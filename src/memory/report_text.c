@@ -66,9 +66,8 @@ const char *gt__report_cause_text(const gt_oom_report *r, char *buffer, size_t s
                        gt__bytes_text(r->device_total, b), gt__bytes_text(r->ours, c), gt__bytes_text(r->device_free, d));
         break;
     case GT_OOM_GROWTH:
-        (void)snprintf(buffer, size, "%s more in each of %d steps, %s so far, by %s", gt__bytes_text(r->growth, a),
-                       (int)r->growth_steps, gt__bytes_text(r->growth_now, b),
-                       gt__report_who(r->growth_op, r->growth_module, who, sizeof who));
+        (void)snprintf(buffer, size, "%s more in each of %d steps, %s so far, by %s", gt__bytes_text(r->growth, a), (int)r->growth_steps,
+                       gt__bytes_text(r->growth_now, b), gt__report_who(r->growth_op, r->growth_module, who, sizeof who));
         break;
     case GT_OOM_HOST:
         (void)snprintf(buffer, size, "the host's own memory ran out while the request was served");

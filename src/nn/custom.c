@@ -11,26 +11,29 @@ gt_status gt_nn_custom_options_init(gt_nn_custom_options *options, size_t size) 
     return gt__options_write(options, size, &defaults, sizeof defaults, "gt_nn_custom_options");
 }
 
-/* Scopes and no-grad regions that the callback left open are closed, so that the caller finds its own as they were. */
+/* Scopes and regions that the callback left open are closed, so that the caller finds its own as they were. */
 static gt_tensor *custom_forward(gt_module *m, gt_tensor *const *in, int32_t n) {
     const custom_state *s = gt__module_state(m);
     gt_context *ctx = m->ctx;
-    int32_t no_grad = ctx->no_grad, scopes = ctx->n_scopes;
-    GT_TRY_NULL(gt__scope_begin(ctx));
-    gt_tensor *y = gt_tensor_retain(s->options.forward(s->options.user, m, in, n));
-    bool balanced = ctx->n_scopes > scopes && ctx->no_grad >= no_grad;
-    while (ctx->n_scopes > scopes) (void)gt_scope_end(ctx);
-    while (ctx->n_scopes < scopes && gt__scope_begin(ctx) == GT_OK) {
-    }
-    ctx->no_grad = no_grad;
+    gt__open_regions open;
+    GT_TRY_NULL(gt__regions_enter(ctx, &open));
+    gt_tensor *y = s->options.forward(s->options.user, m, in, n);
+    bool balanced = gt__regions_hold(ctx, &open);
+    if (balanced) gt_tensor_retain(y);
+    gt__regions_leave(ctx, &open);
     if (y == NULL) {
         if (gt_last_error()->status == GT_OK)
             (void)GT_RAISE(GT_CALLBACK, "%s \"%s\": its forward callback returned NULL without an error", m->kind_name, m->path);
         return NULL;
     }
-    if (!balanced || y->ctx != ctx) {
-        (void)GT_RAISE(GT_CALLBACK, "%s \"%s\": its forward callback %s", m->kind_name, m->path,
-                       balanced ? "returned a tensor of another context" : "ended a scope or a no-grad region that it had not begun");
+    if (!balanced) {
+        (void)GT_RAISE(GT_CALLBACK,
+                       "%s \"%s\": its forward callback ended a scope or a no-grad, autocast or offload region that it had not begun",
+                       m->kind_name, m->path);
+        return NULL;
+    }
+    if (y->ctx != ctx) {
+        (void)GT_RAISE(GT_CALLBACK, "%s \"%s\": its forward callback returned a tensor of another context", m->kind_name, m->path);
         gt_tensor_release(y);
         return NULL;
     }

@@ -35,7 +35,7 @@ static void module_free(gt_module *m) {
         gt__free(m->slots[i].name);
     }
     if (m->anchor->storage) m->anchor->storage->version++; /* segments that would run it again see that it is gone */
-    m->parent = NULL; /* the tables above are their owners' business */
+    m->parent = NULL;                                      /* the tables above are their owners' business */
     gt__module_table_drop(m);
     gt__free(m->slots);
     gt__free(m->children);

@@ -98,9 +98,10 @@ gt_tensor *gt__batch_norm_run(gt_module *m, gt_tensor *x, gt_activation activati
 gt_tensor *gt__batch_norm_run_with(gt_module *m, gt_tensor *x, gt_tensor *residual, gt_activation activation);
 
 /* --- sequential.c */
-/* The last child of a sequential whose children may be run one by one from outside, else NULL. */
+bool gt__module_is_sequential(const gt_module *m);
+/* The last child of a sequential, else NULL. */
 gt_module *gt__sequential_last(const gt_module *m);
-/* Runs the children of such a sequential but the last. */
+/* Runs the children of such a sequential but the last; in segments where it is to run so. */
 gt_tensor *gt__sequential_run_before_last(gt_module *m, gt_tensor *x);
 /* Text of a number for describe: "0.1", "1e-05", whatever the locale. */
 const char *gt__number_text(char *buffer, size_t size, double value);

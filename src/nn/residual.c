@@ -11,10 +11,11 @@ gt_status gt_nn_residual_options_init(gt_nn_residual_options *options, size_t si
     return gt__options_write(options, size, &defaults, sizeof defaults, "gt_nn_residual_options");
 }
 
-/* Where the body ends in a batch norm: the sum and the relu run with that as one op. */
+/* Where the body ends in a batch norm: the sum and the relu run with that as one op, whatever is checkpointed, since that changes no number. A segment of the norm
+ * alone would keep no less. */
 static gt_module *last_norm(const gt_module *m) {
     gt_module *last = gt__sequential_last(m->children[0]);
-    return last && last->kind == &gt__batch_norm_kind && !last->checkpointing ? last : NULL;
+    return last && last->kind == &gt__batch_norm_kind ? last : NULL;
 }
 
 static gt_tensor *shortcut_of(gt_module *m, gt_tensor *const *in) {

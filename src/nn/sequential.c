@@ -76,10 +76,10 @@ static gt_status run_segment(const gt__segment_code *code, gt_tensor *const *in,
 }
 
 /* Segments of equal numbers of children, but that a layer and the activation that runs with it stay together. */
-static gt_tensor *run_segments(gt_module *m, gt_tensor *input, int32_t segments) {
+static gt_tensor *run_segments(gt_module *m, gt_tensor *input, int32_t segments, int32_t n) {
     gt_context *ctx = m->ctx;
     gt_tensor *x = gt_tensor_retain(input);
-    int32_t first = 0, n = m->n_children;
+    int32_t first = 0;
     for (int32_t i = 1; i <= segments && x; ++i) {
         int32_t last = (int32_t)((int64_t)i * n / segments);
         if (last > 0 && last < n && fused_with_relu(m->children[last - 1], m->children[last])) ++last;
@@ -98,25 +98,45 @@ static gt_tensor *run_segments(gt_module *m, gt_tensor *input, int32_t segments)
     return gt__scope_add(x);
 }
 
+/* The first `n` children. */
+static gt_tensor *run_first(gt_module *m, gt_tensor *x, int32_t n) {
+    const sequential_state *s = gt__module_state(m);
+    int32_t segments = GT__MIN(s->segments, n);
+    return segments > 0 ? run_segments(m, x, segments, n) : run_children(m, x, 0, n);
+}
+
 static gt_tensor *sequential_forward(gt_module *m, gt_tensor *const *in, int32_t n) {
     (void)n;
-    const sequential_state *s = gt__module_state(m);
-    int32_t segments = GT__MIN(s->segments, m->n_children);
-    return segments > 0 ? run_segments(m, in[0], segments) : run_children(m, in[0], 0, m->n_children);
+    return run_first(m, in[0], m->n_children);
 }
 
 static const gt__module_kind sequential_kind = {
     .name = "Sequential", .n_inputs = 1, .state_size = sizeof(sequential_state), .forward = sequential_forward};
 
+bool gt__module_is_sequential(const gt_module *m) { return m->kind == &sequential_kind; }
+
 gt_module *gt__sequential_last(const gt_module *m) {
-    if (m->kind != &sequential_kind || m->checkpointing || m->failed != GT_OK || m->n_children == 0) return NULL;
-    return ((const sequential_state *)gt__module_state(m))->segments > 0 ? NULL : m->children[m->n_children - 1];
+    return m->kind == &sequential_kind && m->failed == GT_OK && m->n_children > 0 ? m->children[m->n_children - 1] : NULL;
+}
+
+static gt_status run_before_last(const gt__segment_code *code, gt_tensor *const *in, int32_t n_in, gt_tensor **out) {
+    (void)n_in;
+    out[0] = run_first(code->user, in[0], code->last);
+    return out[0] ? GT_OK : gt_last_error()->status;
 }
 
 gt_tensor *gt__sequential_run_before_last(gt_module *m, gt_tensor *x) {
     const char *outer = m->ctx->module_path;
     if (m->tag[0]) m->ctx->module_path = m->tag;
-    gt_tensor *y = gt__module_watch(m) == GT_OK ? run_children(m, x, 0, m->n_children - 1) : NULL;
+    int32_t n = m->n_children - 1;
+    gt_tensor *y = NULL;
+    if (gt__module_watch(m) == GT_OK) {
+        const gt__segment_code code = {.run = run_before_last, .user = m, .last = n, .anchor = m->anchor};
+        if (!m->checkpointing || n == 0)
+            y = run_first(m, x, n);
+        else if (gt__checkpoint(m->ctx, &code, &x, 1, &y, 1) != GT_OK)
+            y = NULL;
+    }
     m->ctx->module_path = outer;
     return y;
 }

@@ -173,6 +173,86 @@ gt_status gt_module_add_child(gt_module *module, const char *name, gt_module *ch
     return gt__module_mark_failed(module, status);
 }
 
+static int32_t child_index(const gt_module *m, const char *name) {
+    for (int32_t i = 0; i < m->n_children; ++i)
+        if (strcmp(m->children[i]->name, name) == 0) return i;
+    return -1;
+}
+
+/* What can fail comes first: with everything renamed nothing is left to go wrong. */
+static gt_status swap_child(gt_module *parent, int32_t index, gt_module *child) {
+    gt_module *old = parent->children[index];
+    char *root_name = gt__strdup(""), *name = child ? gt__strdup(old->name) : NULL;
+    if (root_name == NULL || (child && name == NULL)) {
+        gt__free(root_name);
+        gt__free(name);
+        return GT_OUT_OF_HOST_MEMORY;
+    }
+    char *old_name = old->name, *child_name = child ? child->name : NULL;
+    old->name = root_name;
+    old->parent = NULL;
+    gt_status status = gt__module_rename(old);
+    if (status == GT_OK && child) {
+        child->name = name;
+        child->parent = parent;
+        status = gt__module_rename(child);
+        if (status != GT_OK) {
+            child->name = child_name;
+            child->parent = NULL;
+        }
+    }
+    if (status != GT_OK) {
+        old->name = old_name;
+        old->parent = parent;
+        /* Its paths were the parent's before, and are still held by the context. */
+        if (gt__module_rename(old) != GT_OK) status = gt__module_mark_failed(parent, status);
+        gt__free(root_name);
+        gt__free(name);
+        return status;
+    }
+    gt__free(old_name);
+    gt__module_table_drop(parent);
+    if (child) {
+        gt__free(child_name);
+        parent->children[index] = child;
+        return GT_OK;
+    }
+    parent->n_children--;
+    for (int32_t i = index; i < parent->n_children; ++i) parent->children[i] = parent->children[i + 1];
+    return GT_OK;
+}
+
+gt_status gt_module_replace_child(gt_module *module, const char *name, gt_module *child, gt_module **removed) {
+    GT_REQUIRE_HANDLE(module);
+    GT_REQUIRE(name != NULL, GT_BAD_ARGUMENT, "%s \"%s\": the name is NULL", module->kind_name, module->path);
+    GT_REQUIRE(module->kind == &gt__custom_kind || gt__module_is_sequential(module), GT_BAD_STATE,
+               "%s \"%s\": its children cannot be replaced; those of sequentials and of modules from gt_nn_custom can", module->kind_name,
+               module->path);
+    GT_TRY(gt__tensor_check(module->anchor, module->kind_name));
+    GT_REQUIRE(module->ctx->module_depth == 0, GT_BAD_STATE, "%s \"%s\": children cannot be replaced while a module runs", module->kind_name,
+               module->path);
+    int32_t index = child_index(module, name);
+    GT_REQUIRE(index >= 0, GT_NOT_FOUND, "%s \"%s\" has no child named \"%s\"", module->kind_name, module->path, name);
+    if (child) {
+        GT_REQUIRE(child->ctx == module->ctx, GT_BAD_DEVICE, "%s \"%s\": the child \"%s\" belongs to another context", module->kind_name,
+                   module->path, name);
+        GT_REQUIRE(child->parent == NULL, GT_BAD_STATE, "%s \"%s\": the child \"%s\" has an owner already, %s \"%s\"", module->kind_name,
+                   module->path, name, child->parent->kind_name, child->parent->path);
+        GT_REQUIRE(!contains(child, module), GT_BAD_STATE, "%s \"%s\" cannot be inside itself", module->kind_name, module->path);
+        int32_t depth = depth_of(module) + height_of(child);
+        GT_REQUIRE(depth <= GT__MODULE_MAX_DEPTH, GT_BAD_ARGUMENT,
+                   "%s \"%s\": with the child \"%s\" the tree would be %d deep, at most %d are allowed", module->kind_name, module->path, name,
+                   depth, GT__MODULE_MAX_DEPTH);
+    }
+    gt_module *old = module->children[index];
+    GT_TRY(swap_child(module, index, child));
+    if (removed)
+        *removed = old;
+    else
+        gt_module_destroy(old);
+    return GT_OK;
+}
+
 gt_status gt_module_check(gt_module *module) {
     GT_REQUIRE_HANDLE(module);
     if (module->failed != GT_OK) return gt__module_failure(module);

@@ -17,6 +17,8 @@ void gt__custom_release(struct gt__custom *op) {
     if (op != NULL && --op->references == 0) gt__free(op);
 }
 
+const char *gt__custom_name(const struct gt__custom *op) { return op->name; }
+
 uint32_t gt__custom_saves(const struct gt__custom *op, int32_t n_in) {
     uint32_t mask = 0;
     if (op->options.saves_inputs) mask |= GT__IN(n_in) - 1;

@@ -1,5 +1,6 @@
 /* Losses: cross-entropy of class labels, mean squared error. For half-precision inputs they are f32. */
 #include "core/node.h"
+#include "core/offload.h"
 #include "ops/ops.h"
 
 /* logits [N,C], labels [N], weights [C] or NULL. */
@@ -97,9 +98,10 @@ gt_tensor *gt_cross_entropy_valid(gt_tensor *loss) {
     GT_REQUIRE_NULL(node != NULL && node->op == GT__OP_CROSS_ENTROPY && loss->output == 0, GT_BAD_STATE,
                     "cross_entropy_valid: %s is not a recorded result of gt_cross_entropy; the logits must require a gradient",
                     gt__tensor_text(loss, text, sizeof text));
-    const gt_tensor *sums = node->saved_out[2].tensor;
+    gt_tensor *sums = node->saved_out[2].tensor;
     GT_REQUIRE_NULL(sums != NULL, GT_BAD_STATE, "cross_entropy_valid: the backward of %s has run already; ask before it",
                     gt__tensor_text(loss, text, sizeof text));
+    if (sums->storage->parcel) GT_TRY_NULL(gt__offload_fetch(sums));
     gt__meta meta;
     GT_TRY_NULL(gt__meta_make(&meta, sums->meta.dtype, 0, NULL, "cross_entropy_valid"));
     return gt__scope_add(gt__tensor_view(sums, &meta, 0));

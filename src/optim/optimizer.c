@@ -281,8 +281,13 @@ static gt_status refresh_master(gt__slot_state *slot) {
     return GT_OK;
 }
 
-static int32_t *step_cells(const gt_optimizer *optimizer, int32_t i) {
-    return (int32_t *)(gt__optimizer_controls(optimizer) + GT__CONTROLS) + 2 * (size_t)i;
+gt_status gt__optimizer_refresh_masters(gt_optimizer *optimizer) {
+    for (int32_t i = 0; i < optimizer->count; ++i) GT_TRY(refresh_master(&optimizer->slots[i]));
+    return GT_OK;
+}
+
+static int32_t *step_cell(const gt_optimizer *optimizer, int32_t i) {
+    return (int32_t *)(void *)((char *)optimizer->cells->data + gt__optimizer_step_at(optimizer, i));
 }
 
 gt_status gt__optimizer_prepare(gt_optimizer *optimizer, const char *who, int32_t *count, int32_t *found) {
@@ -309,7 +314,7 @@ gt_status gt__optimizer_prepare(gt_optimizer *optimizer, const char *who, int32_
                                                       .count = p->meta.numel,
                                                       .param_dtype = p->meta.dtype,
                                                       .grad_dtype = grad->meta.dtype,
-                                                      .step = step_cells(optimizer, i) + slot->step_cell,
+                                                      .step = step_cell(optimizer, i),
                                                       .half = half ? half->data : NULL,
                                                       .half_dtype = half ? half->meta.dtype : GT_DTYPE_F32};
     }

@@ -52,5 +52,16 @@ void gt__optimizer_mark_grads(gt_optimizer *optimizer);
  * launch. prepare: *count entries of optimizer->updates; *found as above. */
 gt_status gt__optimizer_prepare(gt_optimizer *optimizer, const char *who, int32_t *count, int32_t *found);
 gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt__step_control *control);
+/* Master copies follow their parameters where something else than a step has written these. */
+gt_status gt__optimizer_refresh_masters(gt_optimizer *optimizer);
+
+/* --- state.c: what continuing a run needs. */
+#define GT__OPTIMIZER_STATES 3
+/* The k-th state tensor of parameter i, borrowed, and its name in files; NULL where the rule or the dtype needs none. */
+gt_tensor *gt__optimizer_state(const gt_optimizer *optimizer, int32_t i, int32_t k, const char **name);
+/* Where the step count of parameter i, an int32_t, is in `cells`. */
+size_t gt__optimizer_step_at(const gt_optimizer *optimizer, int32_t i);
+/* Parameters, state and step counts were overwritten together. */
+void gt__optimizer_loaded(gt_optimizer *optimizer);
 
 #endif

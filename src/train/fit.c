@@ -21,9 +21,10 @@ typedef struct fit {
     gt_loader *training, *validation;
     gt_train_progress progress;
     gt_fit_result result;
-    int64_t last_epoch;    /* number of the first epoch after this fit */
-    int64_t samples;       /* trained on in this fit */
-    int64_t epoch_samples; /* and in this epoch */
+    int64_t last_epoch;     /* number of the first epoch after this fit */
+    int64_t samples;        /* trained on in this fit */
+    int64_t epoch_samples;  /* and in this epoch */
+    int64_t samples_before; /* of this epoch, in an earlier fit */
     double began, epoch_began;
 } fit;
 
@@ -93,46 +94,92 @@ static gt_status measure(fit *f) {
 
 static void look_ahead(fit *f) {
     gt_train_progress *p = &f->progress;
-    double left = (double)(gt_loader_samples(f->training) - f->epoch_samples) +
+    double left = (double)(gt_loader_samples(f->training) - f->samples_before - f->epoch_samples) +
                   (double)(f->last_epoch - p->epoch - 1) * (double)gt_loader_samples(f->training);
     p->seconds = gt__clock_seconds() - f->began;
     p->seconds_left = p->samples_per_second > 0 ? left / p->samples_per_second : 0;
+}
+
+/* At its beginning, or where the last fit or a saved run left it. */
+static gt_status begin_epoch(fit *f) {
+    gt_trainer *trainer = f->trainer;
+    gt_train_progress *p = &f->progress;
+    GT_REQUIRE(
+        trainer->batch == 0 || trainer->batches == p->steps, GT_BAD_STATE,
+        "trainer_fit: epoch %lld was left after %lld of its %lld batches, and this loader has %lld; use the same data and batch size, or "
+        "gt_trainer_state_set to begin the epoch again",
+        (long long)trainer->epoch, (long long)trainer->batch, (long long)trainer->batches, (long long)p->steps);
+    GT_TRY(gt_module_set_training(trainer->module, 1));
+    GT_TRY(gt_loader_state_set(f->training, trainer->epoch, trainer->batch));
+    if (trainer->batch == 0) gt__meter_begin(&trainer->meter, trainer->ctx, &trainer->objective);
+    trainer->batches = p->steps;
+    p->training = p->validation = gt__no_metrics;
+    p->epoch = trainer->epoch;
+    p->step = trainer->batch;
+    f->samples_before = GT__MIN(trainer->batch * gt_loader_batch_size(f->training), gt_loader_samples(f->training));
+    f->epoch_samples = 0;
+    f->epoch_began = gt__clock_seconds();
+    return GT_OK;
+}
+
+/* Inside a scope. *count 0: there was no batch left. */
+static gt_status train_step(fit *f, int64_t *count) {
+    gt_trainer *trainer = f->trainer;
+    gt_train_progress *p = &f->progress;
+    GT_TRY(train_batch(f, count));
+    if (*count == 0) return GT_OK;
+    f->result.steps++;
+    f->epoch_samples += *count;
+    f->samples += *count;
+    p->step++;
+    p->total_steps = trainer->total_steps;
+    p->open_batches = trainer->n_kept;
+    p->measured = 0;
+    if (trainer->n_kept == 0) trainer->batch = p->step;
+    return GT_OK;
+}
+
+/* Stopped in the middle of a window: its batches come again when training goes on, so that the end does not depend on where it was interrupted. */
+static gt_status take_back(fit *f) {
+    gt_trainer *trainer = f->trainer;
+    f->result.steps -= trainer->n_kept;
+    gt__trainer_take_back_window(trainer);
+    f->progress.step = trainer->batch;
+    f->progress.open_batches = 0;
+    return gt_loader_state_set(f->training, trainer->epoch, trainer->batch);
 }
 
 static gt_status train_epoch(fit *f) {
     gt_trainer *trainer = f->trainer;
     const gt_trainer_options *o = &trainer->options;
     gt_train_progress *p = &f->progress;
-    GT_TRY(gt_module_set_training(trainer->module, 1));
-    GT_TRY(gt_loader_start_epoch(f->training, trainer->epoch));
-    gt__meter_begin(&f->trainer->meter, trainer->ctx, &trainer->objective);
-    p->training = p->validation = gt__no_metrics;
-    p->epoch = trainer->epoch;
-    p->step = 0;
-    f->epoch_samples = 0;
-    f->epoch_began = gt__clock_seconds();
+    GT_TRY(begin_epoch(f));
     int64_t count = 1;
     while (count > 0 && !f->result.stopped) {
         GT_TRY(gt_scope_begin(trainer->ctx));
-        gt_status status = train_batch(f, &count);
+        gt_status status = train_step(f, &count);
         (void)gt_scope_end(trainer->ctx);
         if (status != GT_OK) return status;
         if (count == 0) break;
-        f->result.steps++;
-        f->epoch_samples += count;
-        f->samples += count;
-        p->step++;
-        p->total_steps = trainer->total_steps;
-        p->measured = 0;
         if (o->log_every > 0 && p->step % o->log_every == 0 && p->step < p->steps) GT_TRY(measure(f));
         if (o->on_step) {
             look_ahead(f);
             f->result.stopped = o->on_step(o->callback_user, p) != 0;
         }
     }
+    if (p->step < p->steps && trainer->n_kept > 0) GT_TRY(take_back(f));
     GT_TRY(gt__trainer_end_window(trainer)); /* the last, short window counts too */
+    trainer->batch = p->step;
+    p->open_batches = 0;
     p->total_steps = trainer->total_steps;
-    GT_TRY(measure(f));
+    gt__meter so_far = trainer->meter;
+    if (p->step < p->steps) gt__meter_retain(&so_far); /* reading now must not change how the epoch's sums are rounded */
+    gt_status status = measure(f);
+    if (p->step < p->steps) {
+        gt__meter_end(&trainer->meter);
+        trainer->meter = so_far;
+    }
+    GT_TRY(status);
     f->result.training_seconds += gt__clock_seconds() - f->epoch_began;
     f->result.training = p->training;
     return GT_OK;
@@ -141,7 +188,9 @@ static gt_status train_epoch(fit *f) {
 static gt_status end_epoch(fit *f) {
     gt_trainer *trainer = f->trainer;
     gt_train_progress *p = &f->progress;
+    gt__meter_end(&trainer->meter);
     trainer->epoch++;
+    trainer->batch = trainer->batches = 0;
     f->result.epochs++;
     if (f->validation) {
         GT_TRY(gt__trainer_evaluate(trainer, f->validation, &p->validation));
@@ -176,8 +225,7 @@ gt_status gt_trainer_fit(gt_trainer *trainer, gt_loader *training, gt_loader *va
         if (status == GT_OK && f.progress.step == f.progress.steps) status = end_epoch(&f);
         if (status == GT_OK) status = gt_module_set_training(trainer->module, 1);
     }
-    gt__trainer_drop_window(trainer);
-    gt__meter_end(&trainer->meter);
+    gt__trainer_take_back_window(trainer);
     if (status != GT_OK) return status;
     f.result.seconds = gt__clock_seconds() - f.began;
     f.result.samples_per_second = f.result.training_seconds > 0 ? (double)f.samples / f.result.training_seconds : 0;

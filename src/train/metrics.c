@@ -14,6 +14,12 @@ void gt__meter_end(gt__meter *meter) {
     meter->loss = meter->sums = meter->correct = NULL;
 }
 
+void gt__meter_retain(gt__meter *meter) {
+    gt_tensor_retain(meter->loss);
+    gt_tensor_retain(meter->sums);
+    gt_tensor_retain(meter->correct);
+}
+
 /* *sum += value, as a new handle that outlives the scope. */
 static gt_status accumulate(gt_tensor **sum, gt_tensor *value) {
     gt_tensor *next = *sum ? gt_add(*sum, value) : value;

@@ -18,7 +18,8 @@ typedef struct gt__meter {
 } gt__meter;
 
 void gt__meter_begin(gt__meter *meter, gt_context *ctx, const gt__objective *objective);
-void gt__meter_end(gt__meter *meter); /* releases what it holds; `meter` may be all zero */
+void gt__meter_end(gt__meter *meter);    /* releases what it holds; `meter` may be all zero */
+void gt__meter_retain(gt__meter *meter); /* a copy of a meter holds its tensors too */
 
 /* Adds a batch. Inside a scope; queues work and waits for nothing. */
 gt_status gt__meter_add(gt__meter *meter, const gt__loss *loss);

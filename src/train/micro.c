@@ -18,22 +18,23 @@ static void forget_batches(gt_trainer *trainer) {
 static void keep_meter(gt_trainer *trainer) {
     gt__meter_end(&trainer->meter_kept);
     trainer->meter_kept = trainer->meter;
-    gt_tensor_retain(trainer->meter.loss);
-    gt_tensor_retain(trainer->meter.sums);
-    gt_tensor_retain(trainer->meter.correct);
+    gt__meter_retain(&trainer->meter_kept);
 }
 
 static void put_meter_back(gt_trainer *trainer) {
     gt__meter_end(&trainer->meter);
     trainer->meter = trainer->meter_kept;
-    gt_tensor_retain(trainer->meter.loss);
-    gt_tensor_retain(trainer->meter.sums);
-    gt_tensor_retain(trainer->meter.correct);
+    gt__meter_retain(&trainer->meter);
 }
 
 void gt__trainer_drop_window(gt_trainer *trainer) {
     (void)gt_window_cancel(trainer->window);
     forget_batches(trainer);
+}
+
+void gt__trainer_take_back_window(gt_trainer *trainer) {
+    if (trainer->n_kept > 0) put_meter_back(trainer);
+    gt__trainer_drop_window(trainer);
 }
 
 /* --- micro-batches ------------------------------------------------------------------------------------------------------------------- */
@@ -142,9 +143,6 @@ gt_status gt__trainer_batch(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int
     gt_status status = run_batch(trainer, x, y, count);
     if (status == GT_OUT_OF_MEMORY && shrinks) status = run_window_again(trainer, status);
     if (status == GT_OK && trainer->n_kept == trainer->options.accumulation) status = end_window(trainer);
-    if (status != GT_OK) {
-        if (trainer->n_kept > 0) put_meter_back(trainer);
-        gt__trainer_drop_window(trainer);
-    }
+    if (status != GT_OK) gt__trainer_take_back_window(trainer);
     return status;
 }

@@ -154,7 +154,9 @@ gt_status gt_trainer_state_set(gt_trainer *trainer, int64_t epoch, int64_t total
     GT_REQUIRE(epoch >= 0 && total_steps >= 0, GT_BAD_ARGUMENT, "trainer_state_set: epoch %lld, total_steps %lld", (long long)epoch,
                (long long)total_steps);
     if (trainer->window) GT_TRY(gt_window_set_updates(trainer->window, total_steps));
+    gt__meter_end(&trainer->meter);
     trainer->epoch = epoch;
+    trainer->batch = trainer->batches = 0;
     trainer->total_steps = total_steps;
     trainer->skipped = 0;
     return GT_OK;

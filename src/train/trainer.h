@@ -21,14 +21,16 @@ struct gt_trainer {
     gt_scaler *scaler;        /* options.scaler, or own_scaler, or NULL */
     gt_scaler *own_scaler;    /* made here */
     gt_window *window;        /* NULL without an optimizer */
-    int64_t epoch;            /* number of the next one */
+    int64_t epoch;            /* number of the next one, or of the one that was begun */
+    int64_t batch;            /* of that epoch: batches whose window has ended; 0: it has not begun */
+    int64_t batches;          /* of that epoch, if it has begun */
     int64_t total_steps;      /* windows that have ended */
     int64_t skipped;          /* of them, left out; as known last */
     int32_t parts;            /* micro-batches that a batch is cut into */
     int64_t evaluation_parts; /* the same without gradients */
     gt__kept_batch *kept;     /* room for options.accumulation */
     int32_t n_kept;           /* batches in the open window */
-    gt__meter meter;          /* of the epoch */
+    gt__meter meter;          /* of the epoch; kept while the epoch is half done */
     gt__meter meter_kept;     /* as it was when the window began; its tensors are counted too */
 };
 
@@ -43,7 +45,8 @@ gt_status gt__trainer_forward(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, i
 /* --- micro.c */
 /* Trains on a batch; the last one of a window updates. Inside a scope. On failure the window goes back to its start. */
 gt_status gt__trainer_batch(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int64_t count);
-gt_status gt__trainer_end_window(gt_trainer *trainer); /* the open one, if there is one, updates with what it has */
-void gt__trainer_drop_window(gt_trainer *trainer);     /* gives the open window up */
+gt_status gt__trainer_end_window(gt_trainer *trainer);  /* the open one, if there is one, updates with what it has */
+void gt__trainer_drop_window(gt_trainer *trainer);      /* gives the open window up */
+void gt__trainer_take_back_window(gt_trainer *trainer); /* the same, and its batches do not count in the metrics */
 
 #endif

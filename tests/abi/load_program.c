@@ -10,8 +10,8 @@
 static int calls_of_ours;
 
 /* Exported from the program, so that an unguarded call in the library would end up here. */
-#define OURS(name)                                                                                                     \
-    __attribute__((visibility("default"))) void name(void);                                                            \
+#define OURS(name)                                                                                                                         \
+    __attribute__((visibility("default"))) void name(void);                                                                                \
     void name(void) { calls_of_ours++; }
 OURS(cblas_sgemm)
 OURS(sgemm_)
@@ -33,11 +33,11 @@ static void *symbol(const char *name) {
 }
 
 /* A function pointer from dlsym, through memory as ISO C wants it. */
-#define LOAD(function)                                                                                                 \
-    __typeof__(&function) p_##function;                                                                                \
-    do {                                                                                                               \
-        void *address = symbol(#function);                                                                             \
-        memcpy(&p_##function, &address, sizeof address);                                                               \
+#define LOAD(function)                                                                                                                     \
+    __typeof__(&function) p_##function;                                                                                                    \
+    do {                                                                                                                                   \
+        void *address = symbol(#function);                                                                                                 \
+        memcpy(&p_##function, &address, sizeof address);                                                                                   \
     } while (0)
 
 static int train_once(void) {

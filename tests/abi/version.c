@@ -10,9 +10,9 @@ TEST(abi, version_of_the_library_is_that_of_its_headers) {
 }
 
 TEST(abi, status_names_are_those_of_the_constants) {
-#define CHECK_NAME(name, value, words)                                                                                 \
-    CHECK_EQ_INT(GT_##name, value);                                                                                    \
-    CHECK_EQ_STR(gt_status_name(GT_##name), "GT_" #name);                                                              \
+#define CHECK_NAME(name, value, words)                                                                                                     \
+    CHECK_EQ_INT(GT_##name, value);                                                                                                        \
+    CHECK_EQ_STR(gt_status_name(GT_##name), "GT_" #name);                                                                                  \
     CHECK_EQ_STR(gt_status_text(GT_##name), words);
     GT_STATUS_LIST(CHECK_NAME)
 #undef CHECK_NAME

@@ -101,10 +101,12 @@ static void run(test_case *t, int threads) {
         CHECK(w->need <= single);
         gt_module_destroy(w->net);
     }
-    /* Flat: what is left is the host's own allocator, and on a GPU its driver's. */
-    const int64_t slack = (int64_t)threads * (test_device(t) == GT_DEVICE_CPU ? 16 << 10 : 1 << 20);
-    CHECK(host_after[1] <= host_after[0] + slack);
-    CHECK(host_after[2] <= host_after[0] + slack);
+    /* Flat but for the host's own allocator, and on a GPU its driver's: half of what the least that the C library hands out, 32 bytes, would come
+     * to if each step lost it. */
+    const int64_t slack = (int64_t)threads * (test_device(t) == GT_DEVICE_CPU ? PASSES - 1 : 64) * LENGTHS * 16;
+    for (int pass = 1; pass < PASSES; ++pass)
+        if (host_after[pass] > host_after[0] + slack)
+            FAIL("host memory grew from %lld to %lld bytes in pass %d", (long long)host_after[0], (long long)host_after[pass], pass);
 }
 
 TEST_DEVICES(contract, M6_changing_lengths_on_one_thread) { run(t, 1); }

@@ -72,29 +72,6 @@ TEST(unit, plan_cache_abandons_plans_without_disposing) {
     CHECK_EQ_INT(disposed, 0);
 }
 
-/* --- what a build has code for --------------------------------------------------------------------------------------------------- */
-
-TEST(unit, architectures_run_on_their_own_major_version) {
-    CHECK(gt__cuda_architecture_covers("75-real 80-real 90-real", 75));
-    CHECK(gt__cuda_architecture_covers("75-real 80-real 90-real", 86)); /* 80 runs on 86 */
-    CHECK(gt__cuda_architecture_covers("75-real 80-real 90-real", 90));
-    CHECK(!gt__cuda_architecture_covers("75-real 86-real 90-real", 80)); /* 86 does not run on 80 */
-    CHECK(!gt__cuda_architecture_covers("75-real 80-real 90-real", 100));
-    CHECK(!gt__cuda_architecture_covers("75-real 80-real 90-real", 70));
-    CHECK(!gt__cuda_architecture_covers("", 90));
-}
-
-TEST(unit, architectures_with_ptx_run_on_newer_gpus) {
-    CHECK(gt__cuda_architecture_covers("75-real;90", 90));
-    CHECK(gt__cuda_architecture_covers("75-real;90", 120));
-    CHECK(gt__cuda_architecture_covers("80-virtual", 90));
-    CHECK(!gt__cuda_architecture_covers("90-virtual", 80));
-    CHECK(gt__cuda_architecture_covers("90a-real", 90));
-    CHECK(!gt__cuda_architecture_covers("100a", 103));
-    CHECK(gt__cuda_architecture_covers("100f", 103));
-    CHECK(!gt__cuda_architecture_covers("100f", 120));
-}
-
 /* --- errors ------------------------------------------------------------------------------------------------------------------------ */
 
 TEST(unit, cuda_statuses_name_the_call_and_the_native_code) {

@@ -33,3 +33,9 @@ foreach(pair IN ITEMS passes=0 fails_on_int=1 skips=77 no_such_case=2)
         message(SEND_ERROR "${pair}: the exit status is ${result}")
     endif()
 endforeach()
+
+execute_process(COMMAND ${executable} --without fails_* --without leaks --without goes_on_after_expect --without ends_in_a_helper --device cpu
+    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_QUIET)
+if(NOT result EQUAL 0 OR NOT output MATCHES "2 passed, 0 failed, 1 skipped")
+    message(SEND_ERROR "--without left out the wrong cases (${result}):\n${output}")
+endif()

@@ -44,13 +44,9 @@ static struct {
 
 static test_case *registered;
 
-static const char *device_suffix(int device) {
-    return device == TEST_CPU ? ".cpu" : device == TEST_CUDA ? ".cuda" : "";
-}
+static const char *device_suffix(int device) { return device == TEST_CPU ? ".cpu" : device == TEST_CUDA ? ".cuda" : ""; }
 
-static void full_name(const test_case *t, char *out, size_t size) {
-    snprintf(out, size, "%s%s", t->name, device_suffix(t->device));
-}
+static void full_name(const test_case *t, char *out, size_t size) { snprintf(out, size, "%s%s", t->name, device_suffix(t->device)); }
 
 /* Sorted by file and line so that a run reads like the sources, whatever the order of constructors. */
 static int comes_before(const test_case *a, const test_case *b) {
@@ -106,8 +102,8 @@ void test_true(int ok, int fatal, const char *file, int line, const char *expr) 
 
 void test_status(gt_status got, gt_status want, int fatal, const char *file, int line, const char *expr) {
     if (got == want) return;
-    test_fail(fatal, file, line, "%s\n    is   %s%s%s\n    want %s", expr, gt_status_name(got),
-              got == GT_OK ? "" : ": ", got == GT_OK ? "" : gt_last_error()->message, gt_status_name(want));
+    test_fail(fatal, file, line, "%s\n    is   %s%s%s\n    want %s", expr, gt_status_name(got), got == GT_OK ? "" : ": ",
+              got == GT_OK ? "" : gt_last_error()->message, gt_status_name(want));
 }
 
 void test_int(long long a, long long b, int fatal, const char *file, int line, const char *ea, const char *eb) {
@@ -123,8 +119,8 @@ void test_near(double a, double b, double tol, int fatal, const char *file, int 
     if (a == b) return;
     double allowed = tol * fmax(1.0, fabs(b));
     if (!(fabs(a - b) <= allowed) || isinf(a) || isinf(b))
-        test_fail(fatal, file, line, "%s near %s\n    left  %.17g\n    right %.17g\n    apart %.3g, allowed %.3g", ea,
-                  eb, a, b, fabs(a - b), allowed);
+        test_fail(fatal, file, line, "%s near %s\n    left  %.17g\n    right %.17g\n    apart %.3g, allowed %.3g", ea, eb, a, b,
+                  fabs(a - b), allowed);
 }
 
 static int values_agree(double a, double b, double rtol, double atol) {
@@ -146,23 +142,21 @@ static void note_value(mismatch *m, size_t i, double a, double b, double rtol, d
     }
 }
 
-static void report_mismatch(const mismatch *m, size_t n, double rtol, double atol, int fatal, const char *file,
-                            int line, const char *ea) {
+static void report_mismatch(const mismatch *m, size_t n, double rtol, double atol, int fatal, const char *file, int line, const char *ea) {
     if (m->count > 0)
-        test_fail(fatal, file, line,
-                  "%s: %zu of %zu values differ (rtol %.3g, atol %.3g)\n    first at [%zu]: is %.9g, want %.9g", ea,
+        test_fail(fatal, file, line, "%s: %zu of %zu values differ (rtol %.3g, atol %.3g)\n    first at [%zu]: is %.9g, want %.9g", ea,
                   m->count, n, rtol, atol, m->first, m->a, m->b);
 }
 
-void test_allclose_f32(const float *a, const float *b, size_t n, double rtol, double atol, int fatal, const char *file,
-                       int line, const char *ea) {
+void test_allclose_f32(const float *a, const float *b, size_t n, double rtol, double atol, int fatal, const char *file, int line,
+                       const char *ea) {
     mismatch m = {0, 0, 0.0, 0.0};
     for (size_t i = 0; i < n; i++) note_value(&m, i, (double)a[i], (double)b[i], rtol, atol);
     report_mismatch(&m, n, rtol, atol, fatal, file, line, ea);
 }
 
-void test_allclose_f64(const double *a, const double *b, size_t n, double rtol, double atol, int fatal,
-                       const char *file, int line, const char *ea) {
+void test_allclose_f64(const double *a, const double *b, size_t n, double rtol, double atol, int fatal, const char *file, int line,
+                       const char *ea) {
     mismatch m = {0, 0, 0.0, 0.0};
     for (size_t i = 0; i < n; i++) note_value(&m, i, a[i], b[i], rtol, atol);
     report_mismatch(&m, n, rtol, atol, fatal, file, line, ea);
@@ -172,14 +166,11 @@ void test_error_has(const char *substring, int fatal, const char *file, int line
     const gt_error *error = gt_last_error();
     if (!error || !error->message || !strstr(error->message, substring))
         test_fail(fatal, file, line, "the error record lacks \"%s\"\n    %s: %s", substring,
-                  error ? gt_status_name(error->status) : "(no record)",
-                  error && error->message ? error->message : "(no message)");
+                  error ? gt_status_name(error->status) : "(no record)", error && error->message ? error->message : "(no message)");
 }
 
 gt_tensor *test_tensor(gt_tensor *x, const char *file, int line, const char *expr) {
-    if (!x)
-        test_fail(1, file, line, "%s is NULL\n    %s: %s", expr, gt_status_name(gt_last_error()->status),
-                  gt_last_error()->message);
+    if (!x) test_fail(1, file, line, "%s is NULL\n    %s: %s", expr, gt_status_name(gt_last_error()->status), gt_last_error()->message);
     return x;
 }
 
@@ -197,8 +188,7 @@ gt_context *test_context_with(test_case *t, const gt_context_options *options) {
     gt_context_options mine = *options;
     gt_context *ctx = NULL;
     mine.device = test_device(t);
-    if (run.context_count == MAX_CONTEXTS)
-        test_fail(1, t->file, t->line, "a case may make %d contexts, not more", MAX_CONTEXTS);
+    if (run.context_count == MAX_CONTEXTS) test_fail(1, t->file, t->line, "a case may make %d contexts, not more", MAX_CONTEXTS);
     test_status(gt_context_create(&mine, &ctx), GT_OK, 1, t->file, t->line, "test_context(t)");
     if (gt_context_device(ctx) != mine.device) {
         gt_context_destroy(ctx);
@@ -212,8 +202,7 @@ gt_context *test_context_with(test_case *t, const gt_context_options *options) {
 
 gt_context *test_context(test_case *t) {
     gt_context_options options;
-    test_status(gt_context_options_init(&options, sizeof options), GT_OK, 1, t->file, t->line,
-                "gt_context_options_init");
+    test_status(gt_context_options_init(&options, sizeof options), GT_OK, 1, t->file, t->line, "gt_context_options_init");
     return test_context_with(t, &options);
 }
 
@@ -225,8 +214,8 @@ static void describe_use(const gt_context *ctx, char *out, size_t size) {
     if (gt_memory_stats_init(&stats, sizeof stats) != GT_OK || gt_memory_get_stats(ctx, &stats) != GT_OK) return;
     for (int i = 0; i < GT_MEMORY_CATEGORY_COUNT && used < size; i++)
         if (stats.category_in_use[i] > 0)
-            used += (size_t)snprintf(out + used, size - used, "%s %llu %s", used ? "," : "",
-                                     (unsigned long long)stats.category_in_use[i], gt_memory_category_name(i));
+            used += (size_t)snprintf(out + used, size - used, "%s %llu %s", used ? "," : "", (unsigned long long)stats.category_in_use[i],
+                                     gt_memory_category_name(i));
 }
 
 static void close_contexts(void) {
@@ -241,8 +230,7 @@ static void close_contexts(void) {
         if (!failed_before && !run.skipped && left > c->in_use_before) {
             char use[512];
             describe_use(c->ctx, use, sizeof use);
-            test_fail(0, run.test->file, run.test->line,
-                      "leak: %llu bytes of device memory are still in use after the case (%s )",
+            test_fail(0, run.test->file, run.test->line, "leak: %llu bytes of device memory are still in use after the case (%s )",
                       (unsigned long long)(left - c->in_use_before), use);
         }
         gt_context_destroy(c->ctx);
@@ -394,25 +382,31 @@ static int names_are_unique(void) {
 
 static int usage(const char *program) {
     fprintf(stderr,
-            "usage: %s [--list] [--device cpu|cuda] [name or pattern ...]\n"
+            "usage: %s [--list] [--device cpu|cuda] [--without pattern]... [name or pattern ...]\n"
             "  Runs the cases whose full name (\"conv2d_gradient.cpu\"), bare name or label matches a pattern; all "
             "without one.\n"
             "  --list        prints \"name<TAB>label\" instead\n"
             "  --device D    leaves out cases of the other device\n"
+            "  --without P   leaves out cases that match P\n"
             "  GTRAIN_TEST_REQUIRE_CUDA=1 makes a missing GPU a failure instead of a skip.\n",
             program);
     return 2;
 }
 
-static int is_selected(const test_case *t, int device, char **patterns, int count) {
+static int matches(const test_case *t, const char *pattern) {
     char name[256];
     full_name(t, name, sizeof name);
+    return fnmatch(pattern, name, 0) == 0 || strcmp(pattern, t->name) == 0 || strcmp(pattern, t->label) == 0;
+}
+
+/* `options` are the arguments before the patterns. */
+static int is_selected(const test_case *t, int device, char **options, int n_options, char **patterns, int n_patterns) {
     if (device != TEST_NO_DEVICE && t->device != TEST_NO_DEVICE && t->device != device) return 0;
-    for (int i = 0; i < count; i++)
-        if (fnmatch(patterns[i], name, 0) == 0 || strcmp(patterns[i], t->name) == 0 ||
-            strcmp(patterns[i], t->label) == 0)
-            return 1;
-    return count == 0;
+    for (int i = 0; i + 1 < n_options; i++)
+        if (strcmp(options[i], "--without") == 0 && matches(t, options[++i])) return 0;
+    for (int i = 0; i < n_patterns; i++)
+        if (matches(t, patterns[i])) return 1;
+    return n_patterns == 0;
 }
 
 int main(int argc, char **argv) {
@@ -426,7 +420,9 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[first], "--device") == 0 && first + 1 < argc && strcmp(argv[first + 1], "cuda") == 0) {
             device = TEST_CUDA;
             first++;
-        } else
+        } else if (strcmp(argv[first], "--without") == 0 && first + 1 < argc)
+            first++;
+        else
             return usage(argv[0]);
     }
     if (!names_are_unique()) return 2;
@@ -434,7 +430,7 @@ int main(int argc, char **argv) {
 
     int counts[3] = {0, 0, 0};
     for (test_case *t = registered; t; t = t->next) {
-        if (!is_selected(t, device, argv + first, argc - first)) continue;
+        if (!is_selected(t, device, argv + 1, first - 1, argv + first, argc - first)) continue;
         if (list) {
             char name[256];
             full_name(t, name, sizeof name);

@@ -32,7 +32,7 @@ typedef void (*test_body)(test_case *t);
 enum { TEST_NO_DEVICE = -1, TEST_CPU = 0, TEST_CUDA = 1 };
 
 struct test_case {
-    const char *name;  /* without the device's suffix */
+    const char *name; /* without the device's suffix */
     const char *label;
     const char *file;
     int line;
@@ -63,60 +63,57 @@ const char *test_temp_path(test_case *t, const char *name);
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
-#define CHECK(cond)                  test_true((cond) ? 1 : 0, 1, __FILE__, __LINE__, #cond)
-#define CHECK_OK(expr)               test_status((expr), GT_OK, 1, __FILE__, __LINE__, #expr)
-#define CHECK_STATUS(expr, want)     test_status((expr), (want), 1, __FILE__, __LINE__, #expr)
-#define CHECK_EQ_INT(a, b)           test_int((long long)(a), (long long)(b), 1, __FILE__, __LINE__, #a, #b)
-#define CHECK_EQ_STR(a, b)           test_str((a), (b), 1, __FILE__, __LINE__, #a)
-#define CHECK_ERROR_HAS(substring)   test_error_has((substring), 1, __FILE__, __LINE__)
+#define CHECK(cond)                test_true((cond) ? 1 : 0, 1, __FILE__, __LINE__, #cond)
+#define CHECK_OK(expr)             test_status((expr), GT_OK, 1, __FILE__, __LINE__, #expr)
+#define CHECK_STATUS(expr, want)   test_status((expr), (want), 1, __FILE__, __LINE__, #expr)
+#define CHECK_EQ_INT(a, b)         test_int((long long)(a), (long long)(b), 1, __FILE__, __LINE__, #a, #b)
+#define CHECK_EQ_STR(a, b)         test_str((a), (b), 1, __FILE__, __LINE__, #a)
+#define CHECK_ERROR_HAS(substring) test_error_has((substring), 1, __FILE__, __LINE__)
 
 /* |a - b| <= tol * max(1, |b|). */
-#define CHECK_NEAR(a, b, tol)        test_near((double)(a), (double)(b), (tol), 1, __FILE__, __LINE__, #a, #b)
+#define CHECK_NEAR(a, b, tol) test_near((double)(a), (double)(b), (tol), 1, __FILE__, __LINE__, #a, #b)
 
 /* |a[i] - b[i]| <= atol + rtol * |b[i]| for each of n values; equal infinities and two NaNs agree. */
-#define CHECK_ALLCLOSE_F32(a, b, n, rtol, atol) \
-    test_allclose_f32((a), (b), (size_t)(n), (rtol), (atol), 1, __FILE__, __LINE__, #a)
-#define CHECK_ALLCLOSE_F64(a, b, n, rtol, atol) \
-    test_allclose_f64((a), (b), (size_t)(n), (rtol), (atol), 1, __FILE__, __LINE__, #a)
+#define CHECK_ALLCLOSE_F32(a, b, n, rtol, atol) test_allclose_f32((a), (b), (size_t)(n), (rtol), (atol), 1, __FILE__, __LINE__, #a)
+#define CHECK_ALLCLOSE_F64(a, b, n, rtol, atol) test_allclose_f64((a), (b), (size_t)(n), (rtol), (atol), 1, __FILE__, __LINE__, #a)
 
 /* An op's result, or the end of the case with the error record's message. */
-#define CHECK_TENSOR(expr)           test_tensor((expr), __FILE__, __LINE__, #expr)
+#define CHECK_TENSOR(expr) test_tensor((expr), __FILE__, __LINE__, #expr)
 
-#define EXPECT(cond)                 test_true((cond) ? 1 : 0, 0, __FILE__, __LINE__, #cond)
-#define EXPECT_OK(expr)              test_status((expr), GT_OK, 0, __FILE__, __LINE__, #expr)
-#define EXPECT_STATUS(expr, want)    test_status((expr), (want), 0, __FILE__, __LINE__, #expr)
-#define EXPECT_EQ_INT(a, b)          test_int((long long)(a), (long long)(b), 0, __FILE__, __LINE__, #a, #b)
-#define EXPECT_EQ_STR(a, b)          test_str((a), (b), 0, __FILE__, __LINE__, #a)
-#define EXPECT_ERROR_HAS(substring)  test_error_has((substring), 0, __FILE__, __LINE__)
-#define EXPECT_NEAR(a, b, tol)       test_near((double)(a), (double)(b), (tol), 0, __FILE__, __LINE__, #a, #b)
+#define EXPECT(cond)                test_true((cond) ? 1 : 0, 0, __FILE__, __LINE__, #cond)
+#define EXPECT_OK(expr)             test_status((expr), GT_OK, 0, __FILE__, __LINE__, #expr)
+#define EXPECT_STATUS(expr, want)   test_status((expr), (want), 0, __FILE__, __LINE__, #expr)
+#define EXPECT_EQ_INT(a, b)         test_int((long long)(a), (long long)(b), 0, __FILE__, __LINE__, #a, #b)
+#define EXPECT_EQ_STR(a, b)         test_str((a), (b), 0, __FILE__, __LINE__, #a)
+#define EXPECT_ERROR_HAS(substring) test_error_has((substring), 0, __FILE__, __LINE__)
+#define EXPECT_NEAR(a, b, tol)      test_near((double)(a), (double)(b), (tol), 0, __FILE__, __LINE__, #a, #b)
 
 /* Ends the case as failed with a message of the caller's. */
 #define FAIL(...) test_fail(1, __FILE__, __LINE__, __VA_ARGS__)
 
 /* ---- registration ------------------------------------------------------------------------------------------------ */
 
-#define TEST_REGISTER(label, name, suffix, dev)                                                                        \
-    __attribute__((constructor)) static void test_register_##name##suffix(void)                                        \
-    {                                                                                                                  \
-        static test_case entry = {#name, #label, __FILE__, __LINE__, dev, test_body_##name, NULL};                     \
-        test_register(&entry);                                                                                         \
+#define TEST_REGISTER(label, name, suffix, dev)                                                                                            \
+    __attribute__((constructor)) static void test_register_##name##suffix(void) {                                                          \
+        static test_case entry = {#name, #label, __FILE__, __LINE__, dev, test_body_##name, NULL};                                         \
+        test_register(&entry);                                                                                                             \
     }
 
-#define TEST(label, name)                                                                                              \
-    static void test_body_##name(test_case *t);                                                                        \
-    TEST_REGISTER(label, name, , TEST_NO_DEVICE)                                                                       \
+#define TEST(label, name)                                                                                                                  \
+    static void test_body_##name(test_case *t);                                                                                            \
+    TEST_REGISTER(label, name, , TEST_NO_DEVICE)                                                                                           \
     static void test_body_##name(__attribute__((unused)) test_case *t)
 
-#define TEST_DEVICES(label, name)                                                                                      \
-    static void test_body_##name(test_case *t);                                                                        \
-    TEST_REGISTER(label, name, _cpu, TEST_CPU)                                                                         \
-    TEST_REGISTER(label, name, _cuda, TEST_CUDA)                                                                       \
+#define TEST_DEVICES(label, name)                                                                                                          \
+    static void test_body_##name(test_case *t);                                                                                            \
+    TEST_REGISTER(label, name, _cpu, TEST_CPU)                                                                                             \
+    TEST_REGISTER(label, name, _cuda, TEST_CUDA)                                                                                           \
     static void test_body_##name(__attribute__((unused)) test_case *t)
 
 /* One case that needs the GPU. */
-#define TEST_CUDA_ONLY(label, name)                                                                                    \
-    static void test_body_##name(test_case *t);                                                                        \
-    TEST_REGISTER(label, name, _cuda, TEST_CUDA)                                                                       \
+#define TEST_CUDA_ONLY(label, name)                                                                                                        \
+    static void test_body_##name(test_case *t);                                                                                            \
+    TEST_REGISTER(label, name, _cuda, TEST_CUDA)                                                                                           \
     static void test_body_##name(__attribute__((unused)) test_case *t)
 
 /* ---- what the macros call ---------------------------------------------------------------------------------------- */
@@ -126,10 +123,10 @@ void test_status(gt_status got, gt_status want, int fatal, const char *file, int
 void test_int(long long a, long long b, int fatal, const char *file, int line, const char *ea, const char *eb);
 void test_str(const char *a, const char *b, int fatal, const char *file, int line, const char *ea);
 void test_near(double a, double b, double tol, int fatal, const char *file, int line, const char *ea, const char *eb);
-void test_allclose_f32(const float *a, const float *b, size_t n, double rtol, double atol, int fatal, const char *file,
-                       int line, const char *ea);
-void test_allclose_f64(const double *a, const double *b, size_t n, double rtol, double atol, int fatal,
-                       const char *file, int line, const char *ea);
+void test_allclose_f32(const float *a, const float *b, size_t n, double rtol, double atol, int fatal, const char *file, int line,
+                       const char *ea);
+void test_allclose_f64(const double *a, const double *b, size_t n, double rtol, double atol, int fatal, const char *file, int line,
+                       const char *ea);
 void test_error_has(const char *substring, int fatal, const char *file, int line);
 struct gt_tensor *test_tensor(struct gt_tensor *x, const char *file, int line, const char *expr);
 void test_skip(const char *file, int line, const char *reason);

@@ -15,6 +15,8 @@ set(may_include_data base backend memory core)
 set(may_include_io base backend memory core ops amp optim nn data)
 set(may_include_step base backend memory core ops amp optim nn data)
 set(may_include_train base backend memory core ops amp optim nn data io step)
+# The doctor asks libraries, not the library.
+set(may_include_doctor base backend)
 # A device knows what an op's call looks like, and nothing of what is built from ops.
 set(may_include_cpu base backend memory core)
 set(may_include_cuda base backend memory core)

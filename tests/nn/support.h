@@ -34,8 +34,10 @@ static inline void read_values(gt_tensor *tensor, double *out, int64_t n) {
     CHECK_OK(status);
 }
 
-#define CHECK_VALUES(tensor, want, tol) check_values(tensor, want, (int64_t)(sizeof(want) / sizeof((want)[0])), tol, __FILE__, __LINE__, #tensor)
-static inline void check_values(gt_tensor *tensor, const double *want, int64_t n, double tol, const char *file, int line, const char *text) {
+#define CHECK_VALUES(tensor, want, tol)                                                                                                    \
+    check_values(tensor, want, (int64_t)(sizeof(want) / sizeof((want)[0])), tol, __FILE__, __LINE__, #tensor)
+static inline void check_values(gt_tensor *tensor, const double *want, int64_t n, double tol, const char *file, int line,
+                                const char *text) {
     double got[256];
     CHECK(n <= 256);
     read_values(tensor, got, n);
@@ -49,7 +51,8 @@ static inline void write_pattern(gt_tensor *tensor, double phase, double scale, 
     float *singles = malloc((size_t)n * sizeof *singles);
     for (int64_t i = 0; i < n; ++i) singles[i] = (float)(values[i] = scale * sin(0.7 * (double)i + phase) + shift);
     int is_f64 = gt_tensor_dtype(tensor) == GT_DTYPE_F64;
-    gt_status status = gt_tensor_write(tensor, is_f64 ? (const void *)values : singles, (size_t)n * (is_f64 ? sizeof *values : sizeof *singles));
+    gt_status status =
+        gt_tensor_write(tensor, is_f64 ? (const void *)values : singles, (size_t)n * (is_f64 ? sizeof *values : sizeof *singles));
     free(values);
     free(singles);
     CHECK_OK(status);

@@ -7,9 +7,14 @@ static gt_module *small_cnn(gt_context *ctx) {
     gt_nn_conv2d_options o;
     CHECK_OK(gt_nn_conv2d_options_init(&o, sizeof o));
     o.padding[0] = o.padding[1] = 1;
-    gt_module *layers[] = {gt_nn_conv2d(ctx, 1, 8, 3, &o), gt_nn_batch_norm(ctx, 8, NULL),   gt_nn_relu(ctx),
-                           gt_nn_conv2d(ctx, 8, 8, 3, &o), gt_nn_relu(ctx),                  gt_nn_adaptive_avg_pool2d(ctx, 1, 1),
-                           gt_nn_flatten(ctx, 1),          gt_nn_linear(ctx, 8, CLASSES, NULL)};
+    gt_module *layers[] = {gt_nn_conv2d(ctx, 1, 8, 3, &o),
+                           gt_nn_batch_norm(ctx, 8, NULL),
+                           gt_nn_relu(ctx),
+                           gt_nn_conv2d(ctx, 8, 8, 3, &o),
+                           gt_nn_relu(ctx),
+                           gt_nn_adaptive_avg_pool2d(ctx, 1, 1),
+                           gt_nn_flatten(ctx, 1),
+                           gt_nn_linear(ctx, 8, CLASSES, NULL)};
     return gt_nn_sequential_from(ctx, layers, (int32_t)(sizeof layers / sizeof *layers));
 }
 
@@ -23,7 +28,8 @@ static uint64_t reserved(gt_context *ctx) {
 static gt_status step(gt_module *net, gt_optimizer *optimizer, uint64_t *random) {
     gt_context *ctx = gt_module_context(net);
     *random = *random * 6364136223846793005u + 1442695040888963407u;
-    int64_t batch = 2 + (int64_t)(*random >> 33) % 11, height = 4 + (int64_t)(*random >> 41) % 13, width = 4 + (int64_t)(*random >> 50) % 13;
+    int64_t batch = 2 + (int64_t)(*random >> 33) % 11, height = 4 + (int64_t)(*random >> 41) % 13,
+            width = 4 + (int64_t)(*random >> 50) % 13;
     gt_tensor *x = gt_tensor_uniform(ctx, GT_DTYPE_F32, 4, (const int64_t[]){batch, 1, height, width}, -1, 1);
     gt_tensor *y = gt_tensor_zeros(ctx, GT_DTYPE_I64, 1, &batch);
     gt_status status = gt_optimizer_zero_grad(optimizer);

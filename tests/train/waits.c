@@ -56,7 +56,8 @@ TEST(unit, trainer_waits_only_to_read_metrics) {
     gt_trainer *trainer = NULL;
     CHECK_OK(gt_trainer_create(net, &options, &trainer));
     watch_begin(ctx);
-    watch.table.event_wait_host = watch.real->event_wait_host; /* the loader waits until a pinned buffer was copied, before it fills it again */
+    /* The loader waits until a pinned buffer was copied, before it fills it again. */
+    watch.table.event_wait_host = watch.real->event_wait_host;
     gt_status status = gt_trainer_fit(trainer, loader, NULL, 1, NULL);
     ctx->backend = watch.real;
     CHECK_OK(status);

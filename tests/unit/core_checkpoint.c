@@ -478,7 +478,7 @@ TEST_DEVICES(unit, checkpoint_short_of_memory_at_any_place) {
     CHECK_OK(gt_tensor_set_requires_grad(x, 1));
     CHECK_OK(gt_tensor_set_requires_grad(c.w, 1));
     int failed_forward = 0, failed_backward = 0, passed = 0;
-    for (uint64_t more = 32 << 20; more < 96 << 20; more += 4 << 20) {
+    for (uint64_t more = 32 << 20; more < 96 << 20; more += 6 << 20) {
         CHECK_OK(gt_memory_trim(ctx));
         uint64_t before = in_use(ctx), offset = random_offset(ctx);
         CHECK_OK(gt_scope_begin(ctx));

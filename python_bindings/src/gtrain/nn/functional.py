@@ -1,0 +1,160 @@
+"""Operations as functions, with PyTorch's names, arguments and defaults."""
+
+import ctypes
+
+from .. import _api
+from .._errors import ArgumentError
+from .._library import lib, options
+from .._tensor import Tensor, _pair, wrap
+
+_REDUCTIONS = {"mean": _api.GT_REDUCTION_MEAN, "sum": _api.GT_REDUCTION_SUM, "none": _api.GT_REDUCTION_NONE}
+
+
+def _reduction(name):
+    try:
+        return _REDUCTIONS[name]
+    except KeyError:
+        raise ArgumentError(f"reduction {name!r}: give 'mean', 'sum' or 'none'") from None
+
+
+def pair(value):
+    """3 to (3, 3); (3, 5) as it is."""
+    if isinstance(value, int):
+        return value, value
+    vertical, horizontal = value
+    return int(vertical), int(horizontal)
+
+
+def _h(t):
+    return None if t is None else t._h
+
+
+def relu(input):
+    return wrap(input._ctx, lib.gt_relu(input._h))
+
+
+def gelu(input, approximate="none"):
+    if approximate not in ("none", "tanh"):
+        raise ArgumentError(f"gelu: approximate {approximate!r}: give 'none' or 'tanh'")
+    return wrap(input._ctx, (lib.gt_gelu if approximate == "none" else lib.gt_gelu_tanh)(input._h))
+
+
+def silu(input):
+    return wrap(input._ctx, lib.gt_silu(input._h))
+
+
+def tanh(input):
+    return wrap(input._ctx, lib.gt_tanh(input._h))
+
+
+def sigmoid(input):
+    return wrap(input._ctx, lib.gt_sigmoid(input._h))
+
+
+def softmax(input, dim=-1):
+    return wrap(input._ctx, lib.gt_softmax(input._h, dim))
+
+
+def log_softmax(input, dim=-1):
+    return wrap(input._ctx, lib.gt_log_softmax(input._h, dim))
+
+
+def linear(input, weight, bias=None):
+    return wrap(input._ctx, lib.gt_linear(input._h, weight._h, _h(bias)))
+
+
+def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    o = options("gt_conv2d_options")
+    o.stride[:], o.padding[:], o.dilation[:], o.groups = pair(stride), pair(padding), pair(dilation), groups
+    return wrap(input._ctx, lib.gt_conv2d(input._h, weight._h, _h(bias), ctypes.byref(o)))
+
+
+def pool_options(kernel_size, stride, padding, count_include_pad=True):
+    o = options("gt_pool2d_options")
+    o.kernel[:], o.padding[:], o.count_include_pad = pair(kernel_size), pair(padding), bool(count_include_pad)
+    if stride is not None:
+        o.stride[:] = pair(stride)
+    return o
+
+
+def max_pool2d(input, kernel_size, stride=None, padding=0):
+    return wrap(input._ctx, lib.gt_max_pool2d(input._h, ctypes.byref(pool_options(kernel_size, stride, padding))))
+
+
+def avg_pool2d(input, kernel_size, stride=None, padding=0, count_include_pad=True):
+    return wrap(input._ctx, lib.gt_avg_pool2d(input._h, ctypes.byref(pool_options(kernel_size, stride, padding, count_include_pad))))
+
+
+def adaptive_avg_pool2d(input, output_size):
+    return wrap(input._ctx, lib.gt_adaptive_avg_pool2d(input._h, *pair(output_size)))
+
+
+def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    return wrap(
+        input._ctx, lib.gt_batch_norm(input._h, _h(weight), _h(bias), _h(running_mean), _h(running_var), bool(training), momentum, eps)
+    )
+
+
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if input.shape[-axes:] != shape:
+        raise ArgumentError(f"layer_norm: the input {list(input.shape)} does not end in {list(shape)}")
+    return wrap(input._ctx, lib.gt_layer_norm(input._h, _h(weight), _h(bias), axes, eps))
+
+
+def dropout(input, p=0.5, training=True):
+    return wrap(input._ctx, lib.gt_dropout(input._h, p, bool(training)))
+
+
+def embedding(input, weight):
+    return wrap(input._ctx, lib.gt_embedding(weight._h, input._h))
+
+
+def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    """input [N, classes] and integer labels [N]; or [N, classes, ...] and [N, ...]."""
+    if weight is None and ignore_index == -100 and reduction == "mean" and not label_smoothing:
+        o = None
+    else:
+        o = options("gt_cross_entropy_options")
+        o.reduction, o.ignore_label, o.label_smoothing, o.class_weights = _reduction(reduction), ignore_index, label_smoothing, _h(weight)
+        o = ctypes.byref(o)
+    shape = target.shape
+    if len(shape) > 1:
+        input = input.flatten(2).transpose(1, 2).flatten(0, 1)
+        target = target.reshape(-1)
+    loss = wrap(input._ctx, lib.gt_cross_entropy(input._h, target._h, o))
+    return loss.reshape(shape) if reduction == "none" and len(shape) > 1 else loss
+
+
+def mse_loss(input, target, reduction="mean"):
+    return wrap(input._ctx, lib.gt_mse_loss(input._h, target._h, _reduction(reduction)))
+
+
+def l1_loss(input, target, reduction="mean"):
+    difference = (input - target).abs()
+    return {"mean": difference.mean, "sum": difference.sum, "none": lambda: difference}[reduction]()
+
+
+def pad(input, pad, mode="constant", value=0.0):
+    """`pad` as in PyTorch: (before, after) of the last axis, then of the one before it …"""
+    if mode != "constant":
+        raise ArgumentError(f"pad: mode {mode!r}: only 'constant'")
+    n = input.ndim
+    if len(pad) % 2 or len(pad) > 2 * n:
+        raise ArgumentError(f"pad: {len(pad)} numbers for a tensor with {n} axes")
+    before, after = (ctypes.c_int64 * n)(), (ctypes.c_int64 * n)()
+    for i in range(len(pad) // 2):
+        before[n - 1 - i], after[n - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    return wrap(input._ctx, lib.gt_pad(input._h, before, after, value))
+
+
+def maximum(a, b):
+    return _pair(lib.gt_maximum, a, b)
+
+
+def minimum(a, b):
+    return _pair(lib.gt_minimum, a, b)
+
+
+__all__ = [name for name, value in globals().items() if callable(value) and not name.startswith("_") and value is not Tensor]

@@ -1,0 +1,67 @@
+"""Initialisation in place, from the context's random numbers; names and defaults as in torch.nn.init."""
+
+import math
+
+from .. import _api
+from .._errors import ArgumentError, check
+from .._library import lib
+
+_FANS = {"fan_in": _api.GT_NN_FAN_IN, "fan_out": _api.GT_NN_FAN_OUT}
+
+
+def _slope(a, nonlinearity):
+    if nonlinearity == "leaky_relu":
+        return a
+    if nonlinearity == "relu":
+        return 0.0
+    if nonlinearity in ("linear", "sigmoid"):
+        return 1.0  # a gain of 1
+    raise ArgumentError(f"nonlinearity {nonlinearity!r}: give 'leaky_relu', 'relu' or 'linear'")
+
+
+def _done(tensor, status):
+    check(status, tensor._ctx)
+    return tensor
+
+
+def constant_(tensor, val):
+    return _done(tensor, lib.gt_nn_init_constant(tensor._h, val))
+
+
+def zeros_(tensor):
+    return constant_(tensor, 0.0)
+
+
+def ones_(tensor):
+    return constant_(tensor, 1.0)
+
+
+def uniform_(tensor, a=0.0, b=1.0):
+    return _done(tensor, lib.gt_nn_init_uniform(tensor._h, a, b))
+
+
+def normal_(tensor, mean=0.0, std=1.0):
+    return _done(tensor, lib.gt_nn_init_normal(tensor._h, mean, std))
+
+
+def xavier_uniform_(tensor, gain=1.0):
+    return _done(tensor, lib.gt_nn_init_xavier_uniform(tensor._h, gain))
+
+
+def xavier_normal_(tensor, gain=1.0):
+    return _done(tensor, lib.gt_nn_init_xavier_normal(tensor._h, gain))
+
+
+def kaiming_uniform_(tensor, a=0.0, mode="fan_in", nonlinearity="leaky_relu"):
+    return _done(tensor, lib.gt_nn_init_kaiming_uniform(tensor._h, _slope(a, nonlinearity), _FANS[mode]))
+
+
+def kaiming_normal_(tensor, a=0.0, mode="fan_in", nonlinearity="leaky_relu"):
+    return _done(tensor, lib.gt_nn_init_kaiming_normal(tensor._h, _slope(a, nonlinearity), _FANS[mode]))
+
+
+def calculate_gain(nonlinearity, param=None):
+    gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2)}
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
+    return gains[nonlinearity]

@@ -1,0 +1,366 @@
+"""Layers and containers, with PyTorch's names, arguments and defaults."""
+
+import ctypes
+
+from .. import _api
+from .._context import context_for
+from .._errors import ArgumentError, StateError, check
+from .._library import lib, options
+from .._signals import callbacks
+from . import functional as F
+from .functional import pair, pool_options
+from .module import Module
+
+
+class LibraryModule(Module):
+    """A module that the library made and runs."""
+
+    _is_python = False
+
+    def __init__(self, *arguments, **named):
+        raise TypeError(f"{type(self).__name__} is made by the library")
+
+    def _make(self, device, function, *arguments):
+        ctx = context_for(device)
+        self._set(ctx, function(ctx._live(), *arguments))
+
+
+class Linear(LibraryModule):
+    def __init__(self, in_features, out_features, bias=True, *, device=None, dtype=None):
+        o = options("gt_nn_linear_options")
+        o.bias = bool(bias)
+        self._make(device, lib.gt_nn_linear, in_features, out_features, ctypes.byref(o))
+        self.to(dtype=dtype)
+
+    in_features = property(lambda self: self.weight.shape[1])
+    out_features = property(lambda self: self.weight.shape[0])
+    bias = property(lambda self: self._tensor("bias"))
+
+
+class Conv2d(LibraryModule):
+    def __init__(
+        self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, padding_mode="zeros", *, device=None,
+        dtype=None,
+    ):  # fmt: skip
+        if padding_mode != "zeros":
+            raise ArgumentError(f"Conv2d: padding_mode {padding_mode!r}: only 'zeros'")
+        kernel, dilation = pair(kernel_size), pair(dilation)
+        if padding == "valid":
+            padding = 0
+        elif padding == "same":
+            if pair(stride) != (1, 1) or any(d * (k - 1) % 2 for k, d in zip(kernel, dilation)):
+                raise ArgumentError("Conv2d: padding 'same' needs stride 1 and a kernel of odd extent")
+            padding = tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation))
+        o = options("gt_nn_conv2d_options")
+        o.bias, o.groups = bool(bias), groups
+        o.kernel[:], o.stride[:], o.padding[:], o.dilation[:] = kernel, pair(stride), pair(padding), dilation
+        self._make(device, lib.gt_nn_conv2d, in_channels, out_channels, kernel[0], ctypes.byref(o))
+        self.to(dtype=dtype)
+
+    out_channels = property(lambda self: self.weight.shape[0])
+    bias = property(lambda self: self._tensor("bias"))
+
+
+class _BatchNorm(LibraryModule):
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, *, device=None):
+        o = options("gt_nn_batch_norm_options")
+        o.affine, o.track_running_stats, o.epsilon, o.momentum = bool(affine), bool(track_running_stats), eps, momentum
+        self._make(device, lib.gt_nn_batch_norm, num_features, ctypes.byref(o))
+
+    def _optional(name):  # noqa: N805 - a factory of properties
+        return property(lambda self: self._tensor(name))
+
+    weight, bias = _optional("weight"), _optional("bias")
+    running_mean, running_var = _optional("running_mean"), _optional("running_var")
+    del _optional
+
+    @property
+    def num_batches_tracked(self):
+        return dict(self.named_buffers()).get("num_batches_tracked")
+
+
+class BatchNorm1d(_BatchNorm):
+    """[N, C]."""
+
+
+class BatchNorm2d(_BatchNorm):
+    """[N, C, H, W]."""
+
+
+class LayerNorm(LibraryModule):
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, *, device=None):
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        o = options("gt_nn_layer_norm_options")
+        o.affine, o.epsilon = bool(elementwise_affine), eps
+        self._make(device, lib.gt_nn_layer_norm, len(shape), (ctypes.c_int64 * len(shape))(*shape), ctypes.byref(o))
+
+    weight = property(lambda self: self._tensor("weight"))
+    bias = property(lambda self: self._tensor("bias"))
+
+
+class Embedding(LibraryModule):
+    def __init__(self, num_embeddings, embedding_dim, *, device=None):
+        self._make(device, lib.gt_nn_embedding, num_embeddings, embedding_dim)
+
+    num_embeddings = property(lambda self: self.weight.shape[0])
+    embedding_dim = property(lambda self: self.weight.shape[1])
+
+
+class Identity(LibraryModule):
+    def __init__(self, *, device=None):
+        self._make(device, lib.gt_nn_identity)
+
+
+class ReLU(LibraryModule):
+    """`inplace` is accepted and makes no difference: a layer before it runs with it as one op."""
+
+    def __init__(self, inplace=False, *, device=None):
+        self._make(device, lib.gt_nn_relu)
+
+
+class GELU(LibraryModule):
+    def __init__(self, approximate="none", *, device=None):
+        if approximate not in ("none", "tanh"):
+            raise ArgumentError(f"GELU: approximate {approximate!r}: give 'none' or 'tanh'")
+        self._make(device, lib.gt_nn_gelu, approximate == "tanh")
+
+
+class SiLU(LibraryModule):
+    def __init__(self, inplace=False, *, device=None):
+        self._make(device, lib.gt_nn_silu)
+
+
+class Tanh(LibraryModule):
+    def __init__(self, *, device=None):
+        self._make(device, lib.gt_nn_tanh)
+
+
+class Sigmoid(LibraryModule):
+    def __init__(self, *, device=None):
+        self._make(device, lib.gt_nn_sigmoid)
+
+
+class MaxPool2d(LibraryModule):
+    def __init__(self, kernel_size, stride=None, padding=0, *, device=None):
+        self._make(device, lib.gt_nn_max_pool2d, pair(kernel_size)[0], ctypes.byref(pool_options(kernel_size, stride, padding)))
+
+
+class AvgPool2d(LibraryModule):
+    def __init__(self, kernel_size, stride=None, padding=0, count_include_pad=True, *, device=None):
+        o = pool_options(kernel_size, stride, padding, count_include_pad)
+        self._make(device, lib.gt_nn_avg_pool2d, pair(kernel_size)[0], ctypes.byref(o))
+
+
+class AdaptiveAvgPool2d(LibraryModule):
+    def __init__(self, output_size, *, device=None):
+        self._make(device, lib.gt_nn_adaptive_avg_pool2d, *pair(output_size))
+
+
+class Dropout(LibraryModule):
+    def __init__(self, p=0.5, inplace=False, *, device=None):
+        self._make(device, lib.gt_nn_dropout, p)
+
+
+class Flatten(LibraryModule):
+    def __init__(self, start_dim=1, end_dim=-1, *, device=None):
+        if end_dim != -1:
+            raise ArgumentError("Flatten: end_dim must be -1; use Tensor.flatten for another")
+        self._make(device, lib.gt_nn_flatten, start_dim)
+
+
+class Softmax(Module):
+    def __init__(self, dim=-1, *, device=None):
+        super().__init__(device=device)
+        self.dim = dim
+
+    def forward(self, input):
+        return F.softmax(input, self.dim)
+
+
+class LogSoftmax(Softmax):
+    def forward(self, input):
+        return F.log_softmax(input, self.dim)
+
+
+# --- losses: functions with settings, so that they are called without the ways of a module
+
+
+class CrossEntropyLoss(Module):
+    def __init__(self, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0, *, device=None):
+        super().__init__(device=device)
+        self.register_buffer("weight", weight, persistent=False)
+        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+
+    def forward(self, input, target):
+        return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
+
+    __call__ = forward
+
+
+class MSELoss(Module):
+    def __init__(self, reduction="mean", *, device=None):
+        super().__init__(device=device)
+        self.reduction = reduction
+
+    def forward(self, input, target):
+        return F.mse_loss(input, target, self.reduction)
+
+    __call__ = forward
+
+
+# --- containers
+
+
+class Sequential(LibraryModule):
+    """Runs its children in turn. A linear, conv2d or batch norm followed by ReLU runs as one op. From modules, a dictionary of them, or pairs."""
+
+    def __init__(self, *modules, device=None):
+        named = isinstance(modules[0], dict) if len(modules) == 1 else False
+        parts = list(modules[0].items()) if named else [(str(i), m) for i, m in enumerate(modules)]
+        ctx = parts[0][1]._ctx if parts and device is None else context_for(device)
+        self._set(ctx, lib.gt_nn_sequential(ctx._live()))
+        for name, module in parts:
+            self.add_module(name, module)
+
+    def _library_add(self, name, module):
+        if not name or "." in name:
+            raise ArgumentError(f"Sequential: the name {name!r} is empty or has a dot")
+        return lib.gt_nn_sequential_add_named(self._h, name.encode(), module._h)
+
+    def _names(self):
+        return [name for name, _ in self.named_children()]
+
+    def append(self, module):
+        numbers = [int(n) for n in self._names() if n.isdigit()]
+        self.add_module(str(max(numbers, default=-1) + 1), module)
+        return self
+
+    def set_segments(self, segments):
+        """Cuts the children into as many segments that backward computes again; 0: none."""
+        if segments:
+            self._tree.kept = callbacks.used = True
+        check(lib.gt_nn_sequential_set_segments(self._h, segments))
+        return self
+
+    def __len__(self):
+        return lib.gt_module_child_count(self._h)
+
+    def __iter__(self):
+        return self.children()
+
+    def __getitem__(self, index):
+        children = list(self.children())
+        if isinstance(index, slice):
+            raise StateError("a slice of a Sequential would share its children; a module has one place in one tree")
+        return children[index]
+
+    def __setitem__(self, index, module):
+        self._replace(self._names()[index], module)
+
+    def __setattr__(self, name, value):
+        if isinstance(value, Module) and self._h is not None:
+            self.add_module(name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+class ModuleList(Module):
+    """Modules in a list; without a forward."""
+
+    def __init__(self, modules=(), *, device=None):
+        modules = list(modules)
+        super().__init__(device=modules[0]._ctx if modules and device is None else device)
+        self.extend(modules)
+
+    def append(self, module):
+        self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self, modules):
+        for module in modules:
+            self.append(module)
+        return self
+
+    def __len__(self):
+        return len(self._children)
+
+    def __iter__(self):
+        return iter(list(self._children.values()))
+
+    def __getitem__(self, index):
+        return list(self._children.values())[index]
+
+    def __setitem__(self, index, module):
+        self.add_module(str(range(len(self))[index]), module)
+
+
+class ModuleDict(Module):
+    def __init__(self, modules=(), *, device=None):
+        modules = dict(modules)
+        super().__init__(device=next(iter(modules.values()))._ctx if modules and device is None else device)
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def __len__(self):
+        return len(self._children)
+
+    def __iter__(self):
+        return iter(list(self._children))
+
+    def __contains__(self, name):
+        return name in self._children
+
+    def __getitem__(self, name):
+        return self._children[name]
+
+    def __setitem__(self, name, module):
+        self.add_module(name, module)
+
+    def keys(self):
+        return self._children.keys()
+
+    def values(self):
+        return self._children.values()
+
+    def items(self):
+        return self._children.items()
+
+
+class Residual(LibraryModule):
+    """activation(body(x) + shortcut(x)); activation None or "relu"."""
+
+    def __init__(self, body, shortcut=None, activation=None):
+        if activation not in (None, "relu"):
+            raise ArgumentError(f"Residual: activation {activation!r}: give None or 'relu'")
+        shortcut = Identity(device=body._ctx) if shortcut is None else shortcut
+        if any(m._tree.root != m._h for m in (body, shortcut)) or body is shortcut:
+            raise StateError("Residual: a module has an owner already: a module has one place in one tree")
+        o = options("gt_nn_residual_options")
+        o.activation = _api.GT_ACTIVATION_RELU if activation else _api.GT_ACTIVATION_NONE
+        h = lib.gt_nn_residual(body._h, shortcut._h, ctypes.byref(o))
+        if h is None:
+            body._set_dead()
+            shortcut._set_dead()
+        self._set(body._ctx, h)
+        self._adopt_child("body", body)
+        self._adopt_child("shortcut", shortcut)
+
+
+def _network(function, num_classes, device):
+    net = Sequential.__new__(Sequential)
+    net._make(device, function, num_classes)
+    return net
+
+
+def resnet18(num_classes=1000, *, device=None):
+    """For images [N, 3, H, W]; torchvision's names, so that its state dicts load."""
+    return _network(lib.gt_nn_resnet18, num_classes, device)
+
+
+def resnet50(num_classes=1000, *, device=None):
+    return _network(lib.gt_nn_resnet50, num_classes, device)
+
+
+BY_KIND = {c.__name__: c for c in (Linear, Conv2d, LayerNorm, Embedding, Identity, ReLU, GELU, SiLU, Tanh, Sigmoid, MaxPool2d, AvgPool2d)}
+BY_KIND |= {c.__name__: c for c in (AdaptiveAvgPool2d, Dropout, Flatten, Sequential, Residual)}
+BY_KIND["BatchNorm"] = _BatchNorm

@@ -1,0 +1,121 @@
+"""Learning-rate schedules driven from Python: call step() after each optimizer step or epoch, as in torch.optim.lr_scheduler."""
+
+import math
+
+from .._errors import ArgumentError
+
+
+class LRScheduler:
+    """Base: subclasses give the factor on each group's first learning rate after `self.last_epoch` steps."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = 0
+        self._apply()
+
+    def factor(self, step, group):
+        raise NotImplementedError
+
+    def get_last_lr(self):
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def step(self):
+        self.last_epoch += 1
+        self._apply()
+
+    def _apply(self):
+        for i, (group, base) in enumerate(zip(self.optimizer.param_groups, self.base_lrs)):
+            group["lr"] = base * self.factor(self.last_epoch, i)
+
+    def state_dict(self):
+        return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
+
+    def load_state_dict(self, state):
+        self.last_epoch, self.base_lrs = state["last_epoch"], list(state["base_lrs"])
+        self._apply()
+
+
+class LambdaLR(LRScheduler):
+    def __init__(self, optimizer, lr_lambda):
+        self._lambdas = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * len(optimizer.param_groups)
+        super().__init__(optimizer)
+
+    def factor(self, step, group):
+        return self._lambdas[group](step)
+
+
+class StepLR(LRScheduler):
+    def __init__(self, optimizer, step_size, gamma=0.1):
+        self.step_size, self.gamma = step_size, gamma
+        super().__init__(optimizer)
+
+    def factor(self, step, group):
+        return self.gamma ** (step // self.step_size)
+
+
+class MultiStepLR(LRScheduler):
+    def __init__(self, optimizer, milestones, gamma=0.1):
+        self.milestones, self.gamma = sorted(milestones), gamma
+        super().__init__(optimizer)
+
+    def factor(self, step, group):
+        return self.gamma ** sum(step >= m for m in self.milestones)
+
+
+class ExponentialLR(LRScheduler):
+    def __init__(self, optimizer, gamma):
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def factor(self, step, group):
+        return self.gamma**step
+
+
+class LinearLR(LRScheduler):
+    def __init__(self, optimizer, start_factor=1 / 3, end_factor=1.0, total_iters=5):
+        self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
+        super().__init__(optimizer)
+
+    def factor(self, step, group):
+        return self.start_factor + (self.end_factor - self.start_factor) * min(step / self.total_iters, 1.0)
+
+
+class CosineAnnealingLR(LRScheduler):
+    def __init__(self, optimizer, T_max, eta_min=0.0):
+        self.T_max, self.eta_min = T_max, eta_min
+        super().__init__(optimizer)
+
+    def factor(self, step, group):
+        base = self.base_lrs[group]
+        return (self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2) / base
+
+
+class OneCycleLR(LRScheduler):
+    """Cosine form; the momentum is not cycled."""
+
+    def __init__(self, optimizer, max_lr, total_steps=None, epochs=None, steps_per_epoch=None, pct_start=0.3, div_factor=25.0, final_div_factor=1e4):
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ArgumentError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
+            total_steps = epochs * steps_per_epoch
+        self.total_steps, self.pct_start, self.div_factor, self.final_div_factor = total_steps, pct_start, div_factor, final_div_factor
+        peaks = list(max_lr) if isinstance(max_lr, (list, tuple)) else [max_lr] * len(optimizer.param_groups)
+        for group, peak in zip(optimizer.param_groups, peaks):
+            group["initial_lr"] = peak
+        super().__init__(optimizer)
+
+    def factor(self, step, group):
+        if step >= self.total_steps:
+            raise ArgumentError(f"OneCycleLR: step {step} is beyond the {self.total_steps} that it was made for")
+        top = self.pct_start * self.total_steps - 1
+        start, end = 1 / self.div_factor, 1 / self.div_factor / self.final_div_factor
+        if step <= top:
+            return _cosine(start, 1.0, step / top)
+        return _cosine(1.0, end, (step - top) / (self.total_steps - 1 - top))
+
+
+def _cosine(start, end, part):
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * part))

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+from conftest import DEVICE
+
+import gtrain as gt
+from gtrain import memory, nn
+
+
+def test_statistics_add_up(ctx):
+    t = gt.zeros(1 << 18)
+    s = memory.stats()
+    assert s.in_use + s.cached == s.reserved and s.in_use >= t.nbytes and sum(s.categories.values()) == s.in_use
+    assert "parameters" in s.categories and s.peak_in_use >= s.in_use
+    assert "in use" in str(s) and "in use" in s._repr_html_()
+    del t
+    memory.reset_peak()
+    assert memory.stats().peak_in_use == memory.stats().in_use
+    memory.trim()
+    assert memory.stats().cached == 0 or DEVICE != "cpu"
+
+
+def test_running_out_raises_with_a_report(ctx):
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(8)])
+    ctx.set_memory_limit(16 << 20)
+    before = {k: v.numpy() for k, v in net.state_dict().items()}
+    x = gt.ones(4096, 256)
+    with pytest.raises(gt.OutOfMemoryError) as caught:
+        net(x)
+    report = caught.value.report
+    assert isinstance(caught.value, MemoryError) and report.cause == "LIMIT" and report.limit == 16 << 20
+    assert report.in_use + report.cached == report.reserved and report.requested > 0 and report.module
+    assert report.remedies and {r.kind for r in report.remedies} & {"CHECKPOINT", "MICRO_BATCH"}
+    assert report.data["cause"] and json.loads(report.json) == report.data
+    assert "LIMIT" in repr(report) and len(str(report).splitlines()) <= 24 and "<" in report._repr_html_()
+    assert report.groups and report.groups[0].bytes > 0
+    del caught
+    assert net(gt.ones(2, 256)).shape == (2, 256)
+    assert all((net.state_dict()[k].numpy() == v).all() for k, v in before.items())
+    assert memory.report().cause == "NONE"
+    ctx.memory.set_limit(0)
+    assert net(x).shape == (4096, 256)
+
+
+def test_observer_can_make_room(ctx):
+    ctx.set_memory_limit(64 << 20)
+    held, seen = [], []
+    with pytest.raises(gt.OutOfMemoryError):
+        while True:
+            held.append(gt.zeros(1 << 20))
+    full = len(held)
+
+    def observer(report):
+        seen.append(report.cause)
+        if held:
+            held.pop()
+            return True
+        return False
+
+    ctx.memory.set_observer(observer)
+    t = gt.zeros(1 << 20)
+    assert seen == ["LIMIT"] and len(held) == full - 1 and t.numel() == 1 << 20
+
+    def angry(report):
+        raise ValueError("no")
+
+    ctx.memory.set_observer(angry)
+    with pytest.raises(ValueError, match="no"):
+        gt.zeros(1 << 24)
+    ctx.memory.set_observer(None)
+    with pytest.raises(gt.OutOfMemoryError):
+        gt.zeros(1 << 24)
+
+
+def test_files_are_written(tmp_path):
+    gt.ones(100).sum()
+    memory.set_history(1000)
+    gt.ones(100).sum()
+    memory.snapshot(tmp_path / "s.json")
+    assert json.loads((tmp_path / "s.json").read_text())
+    memory.timeline(str(tmp_path / "t.html"))
+    assert (tmp_path / "t.html").read_text().lstrip().lower().startswith("<!doctype html")
+    memory.viz(tmp_path / "v.pickle")
+    assert (tmp_path / "v.pickle").stat().st_size > 0
+    with pytest.raises(gt.FileSystemError) as caught:
+        memory.snapshot(tmp_path / "no" / "s.json")
+    assert isinstance(caught.value, OSError) and caught.value.errno == 2
