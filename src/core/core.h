@@ -96,8 +96,8 @@ void gt__dropped_release_all(gt_context *ctx);
 static inline void gt__dropped_release(gt_context *ctx) {
     if (GT__UNLIKELY(atomic_load_explicit(&ctx->dropped, memory_order_relaxed) != NULL)) gt__dropped_release_all(ctx);
 }
-/* tensor->ctx = NULL. */
-void gt__tensor_forget_context(gt_tensor *tensor);
+/* Takes an emptied handle's context from it, and one reference. */
+void gt__tensor_release_orphan(gt_tensor *tensor);
 /* Empties all handles that are still retained when their context goes. */
 void gt__tensors_orphan(gt_context *ctx);
 /* A new handle over `of`'s storage, outside the record, not in any scope (references 1, the caller's). */

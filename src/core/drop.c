@@ -36,8 +36,9 @@ void gt__dropped_release_all(gt_context *ctx) {
     }
 }
 
-void gt__tensor_forget_context(gt_tensor *tensor) {
+void gt__tensor_release_orphan(gt_tensor *tensor) {
     (void)pthread_mutex_lock(&lock);
     tensor->ctx = NULL;
+    gt_tensor_release(tensor); /* another thread may drop it at once */
     (void)pthread_mutex_unlock(&lock);
 }

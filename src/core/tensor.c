@@ -86,8 +86,7 @@ void gt__tensors_orphan(gt_context *ctx) {
         handle_empty(t);
         t->live_prev->live_next = t->live_next;
         t->live_next->live_prev = t->live_prev;
-        gt__tensor_forget_context(t);
-        gt_tensor_release(t);
+        gt__tensor_release_orphan(t);
     }
     gt__dropped_release(ctx); /* what was dropped meanwhile */
     while (ctx->free_tensors) {

@@ -203,9 +203,8 @@ static gt_status onednn_backward_weight(gt__device *device, const gt__call *call
     if (!call->attr.conv.accumulate) return gt__onednn_conv2d_backward_weight(device, call);
     size_t bytes = (size_t)dw->meta.numel * gt_dtype_size(dw->meta.dtype);
     void *data, *handle;
-    if (dw->meta.dtype != GT_DTYPE_F32 || call->in[0]->meta.dtype != GT_DTYPE_F32 || bytes > device->workspace_limit)
-        return GT_NOT_SUPPORTED;
-    if (gt__scratch_alloc_quiet(device->ctx, bytes, &data, &handle) != GT_OK) return GT_NOT_SUPPORTED;
+    if (dw->meta.dtype != GT_DTYPE_F32 || call->in[0]->meta.dtype != GT_DTYPE_F32) return GT_NOT_SUPPORTED;
+    GT_TRY(gt__cpu_room(device, bytes, &data, &handle));
     gt_tensor alone = *dw;
     alone.data = data;
     gt__call part = *call;

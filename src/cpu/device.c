@@ -173,6 +173,12 @@ static void cpu_close(gt__device *head) {
     gt__free(device);
 }
 
+gt_status gt__cpu_room(gt__device *device, size_t bytes, void **data, void **handle) {
+    if (bytes > device->workspace_limit) return GT_NOT_SUPPORTED;
+    if (device->deterministic) return gt__scratch_alloc(device->ctx, bytes, data, handle);
+    return gt__scratch_alloc_quiet(device->ctx, bytes, data, handle) == GT_OK ? GT_OK : GT_NOT_SUPPORTED;
+}
+
 static gt_status cpu_open(gt_context *ctx, const gt_context_options *options, gt__device **out) {
     gt__cpu_device *device = gt__calloc(1, sizeof *device);
     if (!device) return GT_OUT_OF_HOST_MEMORY;

@@ -32,6 +32,10 @@ static inline int64_t gt__cpu_grain(int64_t cost) {
     return grain > 0 ? grain : 1;
 }
 
+/* Scratch memory for a faster way. NOT_SUPPORTED: there is none, and the op takes its other way. That one rounds otherwise, so that in deterministic mode, where no bit may
+ * depend on how much memory happens to be free, a shortage is OUT_OF_MEMORY. */
+gt_status gt__cpu_room(gt__device *device, size_t bytes, void **data, void **handle);
+
 /* Where a kernel exists, its name is gt__cpu_<op>. */
 #define GT__CPU_KERNEL(name) gt_status gt__cpu_##name(gt__device *device, const gt__call *call)
 

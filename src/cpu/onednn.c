@@ -287,10 +287,7 @@ static gt_status run_plan(gt__device *device, const gt__call *call, const gt__on
     size_t aligned = (plan->scratchpad_bytes + 63) / 64 * 64,
            bytes = plan->own_weights_bytes ? aligned + plan->own_weights_bytes : plan->scratchpad_bytes;
     void *scratch = NULL, *handle = NULL;
-    if (bytes > 0) {
-        if (bytes > device->workspace_limit) return GT_NOT_SUPPORTED;
-        if (gt__scratch_alloc_quiet(device->ctx, bytes, &scratch, &handle) != GT_OK) return GT_NOT_SUPPORTED;
-    }
+    if (bytes > 0) GT_TRY(gt__cpu_room(device, bytes, &scratch, &handle));
     dnnl_status_t status = set_handles(plan, data, scratch);
     if (status == dnnl_success) status = run_primitive(onednn, plan, kind);
     gt__scratch_free(device->ctx, handle);

@@ -31,7 +31,20 @@ typedef struct conv {
     gt__conv_data data;
     bool accumulate; /* the weight's gradient is added to data.w */
     bool may_stage;  /* the workspace has room for a weight's gradient beside what key.workspace says */
+    size_t *lacked;  /* bytes of scratch memory that there was no room for, if any */
 } conv;
+
+/* What to do when scratch memory is short: another way of computing may round differently, which deterministic mode must not leave to how full the card is
+ * (D6). GT_OK: take another way. */
+static gt_status short_of_scratch(const conv *c, size_t bytes) {
+    void *data, *handle;
+    if (!c->cuda->base.deterministic || bytes == 0) return GT_OK;
+    gt_status status = gt__scratch_alloc(c->cuda->base.ctx, bytes, &data, &handle); /* for its report */
+    if (status != GT_OK) return status;
+    gt__scratch_free(c->cuda->base.ctx, handle);
+    GT_CALL_FAIL(c->call, GT_OUT_OF_MEMORY,
+                 "%zu bytes of scratch memory were not there when deterministic mode needed them; repeat the call", bytes);
+}
 
 static void dispose(void *plan) { gt__conv_engine_free(plan); }
 
@@ -125,7 +138,10 @@ static float try_engine(const conv *c, gt__conv_engine *engine, bool tune, float
     trial t = {c, engine, NULL};
     void *handle = NULL;
     size_t bytes = engine->plan ? scratch_bytes(c, engine) : 0;
-    if (bytes && gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &t.workspace, &handle) != GT_OK) return -1;
+    if (bytes && gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &t.workspace, &handle) != GT_OK) {
+        if (c->lacked) *c->lacked = bytes;
+        return -1;
+    }
     float ms = tune ? gt__cuda_time(c->cuda, run_trial, &t, best) : run_trial(&t) ? 0 : -1;
     if (ms >= 0 && !relu_keeps_nan(&t)) ms = -1;
     gt__scratch_free(c->cuda->base.ctx, handle);
@@ -194,7 +210,10 @@ static void choose(const conv *c, gt__conv_engine *engine) {
 static gt_status choose_beside(const conv *c, gt__conv_engine *engine) {
     void *room, *handle;
     size_t bytes = (size_t)count(c->key.w) * gt_dtype_size(c->key.w_dtype);
-    if (gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &room, &handle) != GT_OK) return GT_OUT_OF_MEMORY;
+    if (gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &room, &handle) != GT_OK) {
+        if (c->lacked) *c->lacked = bytes;
+        return GT_OUT_OF_MEMORY;
+    }
     gt_tensor dw = *c->call->out[0];
     gt__call call = *c->call;
     conv beside = *c;
@@ -234,14 +253,25 @@ static gt_status run(conv *c, bool *by_direct) {
     if (*by_direct) return GT_OK;
     if (GT__UNLIKELY(!engine)) {
         size_t free_bytes;
-        gt__conv_engine made;
+        gt__conv_engine made = {0};
+        size_t lacked = 0;
         GT_TRY(open_cudnn(cuda));
+        c->lacked = &lacked;
         if (!c->accumulate) {
             choose(c, &made);
-            if (!made.plan && gt__cuda_make_room(cuda)) choose(c, &made);
+            if (!made.plan && gt__cuda_make_room(cuda)) {
+                lacked = 0;
+                choose(c, &made);
+            }
         } else if (choose_beside(c, &made) != GT_OK) {
+            c->lacked = NULL;
             *by_direct = true; /* this once */
-            return GT_OK;
+            return short_of_scratch(c, lacked);
+        }
+        c->lacked = NULL;
+        if (lacked && cuda->base.deterministic) {
+            gt__conv_engine_free(&made);
+            return short_of_scratch(c, lacked);
         }
         /* A card that is full for the moment must not decide for good. */
         if (!made.plan && gt__cuda_memory_is_full(&free_bytes)) {
@@ -261,6 +291,7 @@ static gt_status run(conv *c, bool *by_direct) {
     void *workspace = NULL, *handle = NULL;
     size_t bytes = scratch_bytes(c, engine);
     if (bytes && gt__scratch_alloc_quiet(cuda->base.ctx, bytes, &workspace, &handle) != GT_OK) {
+        GT_TRY(short_of_scratch(c, bytes));
         *by_direct = engine->workspace == 0;
         if (*by_direct) return GT_OK;
         c->key.workspace = engine->workspace > (int64_t)LITTLE_WORKSPACE ? LITTLE_WORKSPACE : 0;

@@ -367,7 +367,9 @@ static gt_status multiply(gt__cuda_device *cuda, const gt__call *call, const pro
                      gt_dtype_name(p->dtype), (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n, (long long)p->batch);
     }
     void *scratch = NULL, *handle = NULL;
-    if (plan->workspace && gt__scratch_alloc_quiet(cuda->base.ctx, plan->workspace, &scratch, &handle) != GT_OK)
+    if (plan->workspace && cuda->base.deterministic) { /* another algorithm would round differently (D6) */
+        GT_TRY(gt__scratch_alloc(cuda->base.ctx, plan->workspace, &scratch, &handle));
+    } else if (plan->workspace && gt__scratch_alloc_quiet(cuda->base.ctx, plan->workspace, &scratch, &handle) != GT_OK)
         return multiply(cuda, call, p, 0, may_pack); /* memory is short: an algorithm that needs none */
     bool fused = plan->fused;
     cublasStatus_t status = run_plan(cuda, p, plan, scratch);

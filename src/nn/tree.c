@@ -229,8 +229,8 @@ gt_status gt_module_replace_child(gt_module *module, const char *name, gt_module
                "%s \"%s\": its children cannot be replaced; those of sequentials and of modules from gt_nn_custom can", module->kind_name,
                module->path);
     GT_TRY(gt__tensor_check(module->anchor, module->kind_name));
-    GT_REQUIRE(module->ctx->module_depth == 0, GT_BAD_STATE, "%s \"%s\": children cannot be replaced while a module runs", module->kind_name,
-               module->path);
+    GT_REQUIRE(module->ctx->module_depth == 0, GT_BAD_STATE, "%s \"%s\": children cannot be replaced while a module runs",
+               module->kind_name, module->path);
     int32_t index = child_index(module, name);
     GT_REQUIRE(index >= 0, GT_NOT_FOUND, "%s \"%s\" has no child named \"%s\"", module->kind_name, module->path, name);
     if (child) {
@@ -241,8 +241,8 @@ gt_status gt_module_replace_child(gt_module *module, const char *name, gt_module
         GT_REQUIRE(!contains(child, module), GT_BAD_STATE, "%s \"%s\" cannot be inside itself", module->kind_name, module->path);
         int32_t depth = depth_of(module) + height_of(child);
         GT_REQUIRE(depth <= GT__MODULE_MAX_DEPTH, GT_BAD_ARGUMENT,
-                   "%s \"%s\": with the child \"%s\" the tree would be %d deep, at most %d are allowed", module->kind_name, module->path, name,
-                   depth, GT__MODULE_MAX_DEPTH);
+                   "%s \"%s\": with the child \"%s\" the tree would be %d deep, at most %d are allowed", module->kind_name, module->path,
+                   name, depth, GT__MODULE_MAX_DEPTH);
     }
     gt_module *old = module->children[index];
     GT_TRY(swap_child(module, index, child));

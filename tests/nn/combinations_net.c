@@ -38,10 +38,14 @@ static gt_module *norm(builder *b) {
 
 static gt_module *activation(builder *b) {
     switch (below(&b->d, 7)) {
-    case 0: return gt_nn_gelu(b->ctx, (int32_t)below(&b->d, 2));
-    case 1: return gt_nn_tanh(b->ctx);
-    case 2: return gt_nn_silu(b->ctx);
-    default: return gt_nn_relu(b->ctx);
+    case 0:
+        return gt_nn_gelu(b->ctx, (int32_t)below(&b->d, 2));
+    case 1:
+        return gt_nn_tanh(b->ctx);
+    case 2:
+        return gt_nn_silu(b->ctx);
+    default:
+        return gt_nn_relu(b->ctx);
     }
 }
 
@@ -189,17 +193,27 @@ static void add_layers(builder *b, gt_module *s, int32_t count, int depth) {
         gt_module *layer;
         switch (below(&b->d, 11)) {
         case 0:
-        case 1: layer = product(b, some_width(b)); break;
+        case 1:
+            layer = product(b, some_width(b));
+            break;
         case 2:
         case 3:
             (void)gt_nn_sequential_add(s, norm(b));
             layer = activation(b);
             break;
-        case 4: layer = activation(b); break;
-        case 5: layer = b->plan->plain ? activation(b) : gt_nn_dropout(b->ctx, 0.25); break;
-        case 6: layer = b->kind == NET_IMAGE && b->extent >= 4 && !b->plan->large ? pooling(b) : norm(b); break;
+        case 4:
+            layer = activation(b);
+            break;
+        case 5:
+            layer = b->plan->plain ? activation(b) : gt_nn_dropout(b->ctx, 0.25);
+            break;
+        case 6:
+            layer = b->kind == NET_IMAGE && b->extent >= 4 && !b->plan->large ? pooling(b) : norm(b);
+            break;
         case 7:
-        case 8: layer = residual(b, depth); break;
+        case 8:
+            layer = residual(b, depth);
+            break;
         case 9:
             if (depth >= 2) {
                 layer = block(b, some_width(b), depth);
@@ -209,8 +223,9 @@ static void add_layers(builder *b, gt_module *s, int32_t count, int depth) {
             add_layers(b, layer, 1 + (int32_t)below(&b->d, 4), depth + 1);
             break;
         default:
-            layer = b->plan->plain ? product(b, some_width(b))
-                    : chance(&b->d, 60) ? branch(b, depth) : custom(b, "Square", square_forward, 1, 0);
+            layer = b->plan->plain      ? product(b, some_width(b))
+                    : chance(&b->d, 60) ? branch(b, depth)
+                                        : custom(b, "Square", square_forward, 1, 0);
             break;
         }
         (void)gt_nn_sequential_add(s, layer);

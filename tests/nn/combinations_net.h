@@ -24,11 +24,11 @@ typedef enum net_kind { NET_VECTOR, NET_IMAGE, NET_TOKENS } net_kind;
 typedef struct net_plan {
     uint64_t seed;
     net_kind kind;
-    int64_t width;     /* features, channels or embedding */
-    int64_t extent;    /* height and width, or tokens a sample */
+    int64_t width;  /* features, channels or embedding */
+    int64_t extent; /* height and width, or tokens a sample */
     int64_t classes;
-    int32_t plain;     /* no batch norm, dropout or custom module: the same result in any cut of the batch */
-    int32_t large;     /* batch norms' results of more than 1 MiB */
+    int32_t plain; /* no batch norm, dropout or custom module: the same result in any cut of the batch */
+    int32_t large; /* batch norms' results of more than 1 MiB */
 } net_plan;
 
 /* The caller's; NULL after a failure. Draws its weights from the context's random numbers. */

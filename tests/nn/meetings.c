@@ -84,7 +84,8 @@ TEST_DEVICES(unit, a_custom_module_that_returns_what_it_released_breaks_nothing)
     CHECK(gt_module_forward(m, x) == NULL);
     CHECK_EQ_INT(gt_last_error()->status, GT_CALLBACK);
     CHECK_EQ_INT(bytes_in_use(ctx, -1), before);
-    gt_tensor *one = CHECK_TENSOR(gt_mul_scalar(x, 2)), *two = CHECK_TENSOR(gt_mul_scalar(x, 3)); /* of handles that were free once, not twice */
+    gt_tensor *one = CHECK_TENSOR(gt_mul_scalar(x, 2)),
+              *two = CHECK_TENSOR(gt_mul_scalar(x, 3)); /* of handles that were free once, not twice */
     CHECK(one != two);
     gt_scope_end(ctx);
     gt_module_destroy(m);
@@ -197,7 +198,8 @@ TEST_DEVICES(unit, a_second_backward_through_a_recomputed_norm_is_an_error) {
     gt_scope_begin(ctx);
     gt_module *norm = gt_nn_batch_norm(ctx, 64, NULL), *one = gt_nn_linear(ctx, 64, 2, NULL), *two = gt_nn_linear(ctx, 64, 2, NULL);
     gt_tensor *x = pattern(ctx, GT_DTYPE_F32, 2, (const int64_t[]){4096, 64}); /* 1 MiB */
-    gt_tensor *y = gt_batch_norm_activation(x, named(norm, "weight"), named(norm, "bias"), NULL, NULL, NULL, 1, 0.1, 1e-5, GT_ACTIVATION_RELU);
+    gt_tensor *y =
+        gt_batch_norm_activation(x, named(norm, "weight"), named(norm, "bias"), NULL, NULL, NULL, 1, 0.1, 1e-5, GT_ACTIVATION_RELU);
     gt_tensor *first = gt_mean(gt_module_forward(one, y), NULL, 0, 0), *second = gt_mean(gt_module_forward(two, y), NULL, 0, 0);
     CHECK_OK(gt_backward(CHECK_TENSOR(first)));
     CHECK_STATUS(gt_backward(CHECK_TENSOR(second)), GT_BAD_STATE);

@@ -116,8 +116,8 @@ def test_interrupt_in_a_python_loop_leaves_valid_state():
         net = nn.Linear(64, 64); o = gt.optim.SGD(net.parameters(), lr=0.001); x = gt.ones(32, 64)
         hits = 0
         for delay in (0.01, 0.05, 0.1, 0.03, 0.02) * 4:
-            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
                 while True:
                     o.zero_grad()
                     with gt.no_grad(): net(x)

@@ -32,9 +32,11 @@ def test_fit_learns_and_reports(problem):
     result = trainer.fit(Loader(problem[0], 32, shuffle=True), 8, Loader(problem[1], 64))
     assert len(steps) == 48 and len(epochs) == 8 and not result.stopped and result.epochs == 8 and result.steps == 48
     assert result.training.accuracy > 0.85 and result.validation.samples == 64 and result.history == tuple(epochs)
+    assert isinstance(steps[0].training, gt.Metrics) and isinstance(result.validation, gt.Metrics) and steps[0].measured is True
     assert steps[0].measured and steps[-1].total_steps == 48 and steps[0].learning_rate == 0.01 and steps[3].epoch == 0
     assert trainer.evaluate(Loader(problem[1], 64)).accuracy == result.validation.accuracy
     assert trainer.state == (8, 48)
+    assert "learning_rate=0.01" in repr(steps[0]) and not hasattr(steps[0], "nothing")
     loader = Loader(problem[0], 32)
     trainer.fit(loader, 1)
     assert len(list(loader)) == 6

@@ -6,8 +6,16 @@
 Names and defaults are PyTorch's where PyTorch has the thing. See README.md for a program, `help(gt.Tensor)` and the other classes for the rest.
 """
 
-from . import _library  # noqa: F401 - first: without the library there is nothing
-from . import amp, autograd, data, memory, nn, optim  # noqa: F401
+from . import (  # noqa: F401
+    _library,  # noqa: F401 - first: without the library there is nothing
+    amp,
+    autograd,
+    data,
+    io,
+    memory,
+    nn,
+    optim,
+)
 from ._context import (
     Context,
     cuda_is_available,

@@ -1,14 +1,20 @@
 """Contexts: one device with its streams, its memory and its random state; and what becomes of the handles that Python objects own."""
 
+from __future__ import annotations
+
 import atexit
 import ctypes
 import logging
 import os
 import threading
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from . import _api
 from ._errors import ArgumentError, ForkedError, StateError, carried, carry, check, failure
 from ._library import lib, options
+
+if TYPE_CHECKING:
+    from ._typing import DeviceLike
 
 logger = logging.getLogger("gtrain")
 
@@ -41,7 +47,18 @@ class Context:
     it to the thread that runs the block.
     """
 
-    def __init__(self, device="auto", *, memory_limit=0, workspace_limit=None, seed=0, deterministic=False, allow_tf32=True, threads=0, log=None):
+    def __init__(
+        self,
+        device: DeviceLike = "auto",
+        *,
+        memory_limit: int = 0,
+        workspace_limit: Optional[int] = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        allow_tf32: bool = True,
+        threads: int = 0,
+        log: Optional[Callable[[int, str], None]] = None,
+    ) -> None:
         self._h = None
         self._depth = 0  # callbacks of the library that are running: their results belong to a scope
         self._references = []  # weak, to this context's tensors: they let go of the handles
@@ -70,49 +87,49 @@ class Context:
         _register(self)
 
     @property
-    def device(self):
+    def device(self) -> str:
         """ "cpu", or "cuda:0"."""
         return f"cuda:{self._index}" if self._is_cuda else "cpu"
 
     @property
-    def device_name(self):
+    def device_name(self) -> str:
         return lib.gt_context_device_name(self._live()).decode()
 
     @property
-    def stream(self):
+    def stream(self) -> Optional[int]:
         """The address of the CUDA stream on which ops run; None on the CPU."""
         return lib.gt_context_stream(self._live())
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return self._h is None
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Waits until everything issued so far has run, and raises what only the device knew."""
         check(lib.gt_context_synchronize(self._live()), self)
 
-    def set_memory_limit(self, limit):
+    def set_memory_limit(self, limit: int) -> None:
         """Bytes of device memory that may be reserved; 0: no limit."""
         check(lib.gt_context_set_memory_limit(self._live(), int(limit)))
 
-    def set_workspace_limit(self, limit):
+    def set_workspace_limit(self, limit: int) -> None:
         """Most bytes of scratch memory an op may use to be faster; None: the library chooses."""
         check(lib.gt_context_set_workspace_limit(self._live(), _api.GT_WORKSPACE_AUTO if limit is None else int(limit)))
 
-    def manual_seed(self, seed):
+    def manual_seed(self, seed: int) -> Context:
         check(lib.gt_random_seed(self._live(), int(seed) & 0xFFFFFFFFFFFFFFFF))
         return self
 
-    def get_rng_state(self):
+    def get_rng_state(self) -> Tuple[int, int]:
         """(seed, offset): setting them back continues the random numbers exactly."""
         seed, offset = ctypes.c_uint64(), ctypes.c_uint64()
         check(lib.gt_random_state_get(self._live(), ctypes.byref(seed), ctypes.byref(offset)))
         return seed.value, offset.value
 
-    def set_rng_state(self, state):
+    def set_rng_state(self, state: Any) -> None:
         check(lib.gt_random_state_set(self._live(), *map(int, state)))
 
-    def close(self):
+    def close(self) -> None:
         """Waits for the device and frees it. Tensors that are left become inert. Nothing to do for a closed context."""
         if self._h is None:
             return
@@ -134,24 +151,24 @@ class Context:
             self._h = None
         _contexts.pop(id(self), None)
 
-    def __del__(self):
+    def __del__(self) -> Any:
         try:
             if self._h is not None and not self._exports:
                 self._destroy()
         except Exception:  # the interpreter is going
             pass
 
-    def __enter__(self):
+    def __enter__(self) -> Context:
         self._entered.append(self._thread)
         self._thread = _get_ident()
         _stack().append(self)
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         _stack().remove(self)
         self._thread = self._entered.pop()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<gtrain.Context {'closed' if self._h is None else self.device_name}>"
 
     def _live(self):
@@ -200,20 +217,20 @@ class Context:
 class Owned:
     """An object of the library that is destroyed with its Python object, or before its context."""
 
-    _h = None
-    _ctx = None
+    _h: Any = None
+    _ctx: Any = None
 
     def _hold(self, handle, ctx, destroy):
         self._h, self._ctx = handle, ctx
         ctx._own(handle, destroy)
 
-    def close(self):
+    def close(self) -> None:
         """Frees it now. It cannot be used any more."""
         handle, self._h = self._h, None
         if handle is not None:
             self._ctx._disown(handle)
 
-    def __del__(self):
+    def __del__(self) -> Any:
         try:
             self.close()
         except Exception:  # the interpreter is going
@@ -232,16 +249,16 @@ class Callback:
 
     __slots__ = ("ctx", "thread")
 
-    def __init__(self, ctx):
+    def __init__(self, ctx: Any) -> None:
         self.ctx = ctx
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         ctx = self.ctx
         self.thread, ctx._thread = ctx._thread, _get_ident()
         check(lib.gt_scope_begin(ctx._h))
         ctx._depth += 1
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
         ctx = self.ctx
         ctx._depth -= 1
         lib.gt_scope_end(ctx._h)
@@ -256,20 +273,20 @@ class Deferred:
 
     __slots__ = ("ctx", "thread")
 
-    def __init__(self, ctx):
+    def __init__(self, ctx: Any) -> None:
         self.ctx = ctx
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self.thread, self.ctx._thread = self.ctx._thread, None
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
         self.ctx._thread = self.thread
         if error is not None:
             carry(error)
         return True
 
 
-def finish(status, ctx):
+def finish(status: Any, ctx: Any) -> Any:
     """After a call that runs callbacks: raises what they raised, whatever became of the call."""
     if status:
         raise failure(ctx, status)
@@ -323,7 +340,7 @@ def _register(ctx):
     _contexts[id(ctx)] = weakref.ref(ctx)
 
 
-def default_context():
+def default_context() -> Context:
     """The context of the innermost `with context:`, else that of set_device or set_default_context, else of the device in GTRAIN_DEVICE ("auto")."""
     stack = getattr(_local, "stack", None)
     if stack:
@@ -334,19 +351,19 @@ def default_context():
     return _default
 
 
-def set_default_context(ctx):
+def set_default_context(ctx: Any) -> Context:
     """What is made without naming a context or device is made there from now on, on all threads."""
     global _default
     _default = ctx
     return ctx
 
 
-def set_device(device):
+def set_device(device: DeviceLike) -> Context:
     """Makes a device the default: "cpu", "cuda", "cuda:1", "auto"."""
     return set_default_context(context_for(device))
 
 
-def context_for(device):
+def context_for(device: DeviceLike) -> Context:
     """The context of a device, a context itself, or None for the default one."""
     if device is None:
         return default_context()
@@ -364,7 +381,7 @@ def context_for(device):
     return ctx
 
 
-def cuda_is_available():
+def cuda_is_available() -> bool:
     """Whether a GPU can be used; opens it."""
     from ._errors import Error
 
@@ -374,12 +391,12 @@ def cuda_is_available():
         return False
 
 
-def manual_seed(seed):
+def manual_seed(seed: int) -> Context:
     """Seeds the default context's random numbers."""
     return default_context().manual_seed(seed)
 
 
-def synchronize(device=None):
+def synchronize(device: DeviceLike = None) -> None:
     context_for(device).synchronize()
 
 
@@ -399,7 +416,7 @@ def _close_all():
             logger.debug("closing %r at exit", ctx, exc_info=True)
 
 
-def check_process(ctx, what):
+def check_process(ctx: Any, what: Any) -> Any:
     if os.getpid() != ctx._pid:
         raise ForkedError(f"{what} belongs to the parent process of a fork; its threads do not live here. Make a new one in the child")
 

@@ -1,6 +1,9 @@
 """Making tensors. `device` is "cpu", "cuda", "cuda:1", a Context, or None for the default one."""
 
+from __future__ import annotations
+
 import ctypes
+from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
@@ -10,6 +13,9 @@ from ._dtypes import as_dtype
 from ._errors import ArgumentError, DtypeError
 from ._library import lib
 from ._tensor import Tensor, handles, shape_of, wrap
+
+if TYPE_CHECKING:
+    from ._typing import DeviceLike, DtypeLike
 
 
 def _finish(t, requires_grad):
@@ -37,7 +43,7 @@ def _from_array(array, kind, ctx):
     return t if kind is None or kind is own else t.to(kind)
 
 
-def tensor(data, *, dtype=None, device=None, requires_grad=False):
+def tensor(data: Any, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """A new tensor with a copy of `data`: numbers, nested lists, NumPy arrays, tensors. Python's floats become float32."""
     kind = None if dtype is None else as_dtype(dtype)
     ctx = context_for(device)
@@ -50,21 +56,21 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False):
     return _finish(_from_array(array, kind, ctx), requires_grad)
 
 
-def from_numpy(array, *, device=None):
+def from_numpy(array: np.ndarray, *, device: DeviceLike = None) -> Tensor:
     """A copy of an array. gt.from_dlpack(array) shares its memory on the CPU."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy takes a NumPy array, not a {type(array).__name__}")
     return _from_array(array, None, context_for(device))
 
 
-def as_tensor(data, *, dtype=None, device=None):
+def as_tensor(data: Any, *, dtype: DtypeLike = None, device: DeviceLike = None) -> Tensor:
     """`data` itself if it is a tensor already, else a new one."""
     if isinstance(data, Tensor):
         return data if dtype is None and device is None else data.to(dtype=dtype, device=device)
     return tensor(data, dtype=dtype, device=device)
 
 
-def copy_to(t, ctx):
+def copy_to(t: Any, ctx: Any) -> Tensor:
     """A tensor on another device, through the host."""
     raw = np.empty(t.nbytes, np.uint8)
     from ._errors import check
@@ -77,7 +83,7 @@ def _from_raw(raw, shape, kind, ctx):
     return wrap(ctx, lib.gt_tensor_from_data(ctx._live(), kind.code, len(shape), (ctypes.c_int64 * len(shape))(*shape), raw.ctypes.data, raw.nbytes))
 
 
-def rebuild(cls, raw, shape, kind, requires_grad):
+def rebuild(cls, raw: Any, shape: Any, kind: Any, requires_grad: bool) -> Tensor:
     """Unpickles a tensor onto the default device."""
     t = _from_raw(np.frombuffer(raw, np.uint8), shape, kind, context_for(None))
     if cls is not Tensor:
@@ -92,35 +98,35 @@ def _make(function, shape, dtype, device, requires_grad, *extra):
     return _finish(wrap(ctx, function(ctx._live(), kind.code, len(shape), (ctypes.c_int64 * len(shape))(*shape), *extra)), requires_grad)
 
 
-def empty(*shape, dtype=None, device=None, requires_grad=False):
+def empty(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     return _make(lib.gt_tensor_empty, shape, dtype, device, requires_grad)
 
 
-def zeros(*shape, dtype=None, device=None, requires_grad=False):
+def zeros(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     return _make(lib.gt_tensor_zeros, shape, dtype, device, requires_grad)
 
 
-def ones(*shape, dtype=None, device=None, requires_grad=False):
+def ones(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     return _make(lib.gt_tensor_full, shape, dtype, device, requires_grad, 1.0)
 
 
-def full(shape, fill_value, *, dtype=None, device=None, requires_grad=False):
+def full(shape: Any, fill_value: float, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     if dtype is None and isinstance(fill_value, int):
         dtype = _dtypes.int64
     return _make(lib.gt_tensor_full, (shape,), dtype, device, requires_grad, float(fill_value))
 
 
-def rand(*shape, dtype=None, device=None, requires_grad=False):
+def rand(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Uniform in [0, 1)."""
     return _make(lib.gt_tensor_uniform, shape, dtype, device, requires_grad, 0.0, 1.0)
 
 
-def randn(*shape, dtype=None, device=None, requires_grad=False):
+def randn(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Normal with mean 0 and standard deviation 1."""
     return _make(lib.gt_tensor_normal, shape, dtype, device, requires_grad, 0.0, 1.0)
 
 
-def arange(start, end=None, step=1, *, dtype=None, device=None):
+def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: DtypeLike = None, device: DeviceLike = None) -> Tensor:
     if end is None:
         start, end = 0, start
     if step == 0:
@@ -143,11 +149,11 @@ def _like(function):
 empty_like, zeros_like, ones_like, rand_like, randn_like = map(_like, (empty, zeros, ones, rand, randn))
 
 
-def full_like(t, fill_value, *, dtype=None, device=None):
+def full_like(t: Any, fill_value: float, *, dtype: DtypeLike = None, device: DeviceLike = None) -> Tensor:
     return full(t.shape, fill_value, dtype=t.dtype if dtype is None else dtype, device=t._ctx if device is None else device)
 
 
-def cat(tensors, dim=0):
+def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
     tensors = list(tensors)
     if not tensors:
         raise ArgumentError("cat: no tensors")
@@ -158,14 +164,14 @@ def cat(tensors, dim=0):
     return wrap(tensors[0]._ctx, lib.gt_concat(handles(tensors), len(tensors), dim))
 
 
-def stack(tensors, dim=0):
+def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
     tensors = list(tensors)
     if not tensors:
         raise ArgumentError("stack: no tensors")
     return cat([t.unsqueeze(dim) for t in tensors], dim if dim >= 0 else tensors[0].ndim + 1 + dim)
 
 
-def one_hot(labels, num_classes):
+def one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """[...] integer labels to [..., num_classes] float32, 1 at the label."""
     table = tensor(np.eye(num_classes, dtype=np.float32), device=labels._ctx)
     return table[labels]

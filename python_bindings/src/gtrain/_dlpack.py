@@ -1,12 +1,19 @@
 """DLPack, both ways, without a copy (dmlc/dlpack, versions 0.8 and 1). On a GPU the consumer's stream waits for ours, and ours for the producer's."""
 
+from __future__ import annotations
+
 import ctypes
+from typing import TYPE_CHECKING, Any
 
 from . import _dtypes
 from ._context import context_for
 from ._errors import DeviceError, DtypeError, StateError
 from ._library import lib
 from ._tensor import wrap
+
+if TYPE_CHECKING:
+    from ._tensor import Tensor
+    from ._typing import DeviceLike
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
@@ -93,15 +100,15 @@ for _immortal in (_delete, _drop, _exported):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
 
 
-def device_of_context(ctx):
+def device_of_context(ctx: Any) -> Any:
     return (_CUDA, ctx._index) if ctx._is_cuda else (_CPU, 0)
 
 
-def device_of(t):
+def device_of(t: Any) -> Any:
     return device_of_context(t._ctx)
 
 
-def export(t, stream, max_version, dl_device, copy):
+def export(t: Any, stream: Any, max_version: Any, dl_device: Any, copy: Any) -> Any:
     if t.requires_grad:
         raise StateError("a tensor that requires a gradient cannot be exported: what is done to its memory outside would not be recorded; use detach()")
     if dl_device is not None and tuple(dl_device) != device_of(t):
@@ -117,7 +124,7 @@ def export(t, stream, max_version, dl_device, copy):
     return export_memory(t.data_ptr(), t.shape, t.stride(), t.dtype, ctx, max_version, t)
 
 
-def export_memory(data, shape, strides, kind, ctx, max_version, owner):
+def export_memory(data: Any, shape: Any, strides: Any, kind: Any, ctx: Any, max_version: Any, owner: Any) -> Any:
     """A capsule for memory that `owner` keeps alive."""
     versioned = max_version is not None and max_version[0] >= 1
     managed = _Versioned(major=1, minor=0) if versioned else _Managed()
@@ -144,7 +151,7 @@ def export_memory(data, shape, strides, kind, ctx, max_version, owner):
     return capsule
 
 
-def from_dlpack(source, *, device=None, copy=None):
+def from_dlpack(source: Any, *, device: DeviceLike = None, copy: Any = None) -> Tensor:
     """A tensor on the memory of another library's array (NumPy, PyTorch, CuPy …), without a copy where the memory may be written and is on the device.
     Both see what either writes."""
     kind, index = source.__dlpack_device__() if hasattr(source, "__dlpack_device__") else (_CPU, 0)
@@ -156,22 +163,26 @@ def from_dlpack(source, *, device=None, copy=None):
     named = {}
     if on_gpu:
         named["stream"] = ctx.stream or 1
+    capsule = source
     if hasattr(source, "__dlpack__"):
         try:
-            capsule = source.__dlpack__(max_version=(1, 0), **named)
-        except TypeError:
-            capsule = source.__dlpack__(**named)
-        except (BufferError, ValueError):
-            # NumPy before 2.1 refuses read-only arrays outright.
-            if kind != _CPU or not hasattr(source, "__array__"):
+            capsule = _exported_by(source, named)
+        except BufferError:
+            # NumPy before version 2 exports no read-only array and no booleans.
+            if kind != _CPU or copy is False or not hasattr(source, "__array__"):
                 raise
             from ._creation import tensor
 
-            return tensor(source, device=device)
-    else:
-        capsule = source
+            return tensor(source, device=ctx if device is None else device)
     t = _import(capsule, ctx, copy)
     return t if device is None else t.to(device=device)
+
+
+def _exported_by(source, named):
+    try:
+        return source.__dlpack__(max_version=(1, 0), **named)
+    except TypeError:
+        return source.__dlpack__(**named)  # made before version 1
 
 
 def _import(capsule, ctx, copy):

@@ -20,9 +20,11 @@ def tensor_html(t):
 def module_html(module):
     rows = [(name or "(itself)", m.kind, f"{sum(p.numel() for p in m.parameters(recurse=False)):,}") for name, m in module.named_modules()]
     total = sum(p.numel() for p in module.parameters())
-    return f"<details open><summary style='{_STYLE}'><b>{escape(module.kind)}</b>: {total:,} parameters</summary>" + _table(
-        rows, ("module", "kind", "own parameters")
-    ) + "</details>"
+    return (
+        f"<details open><summary style='{_STYLE}'><b>{escape(module.kind)}</b>: {total:,} parameters</summary>"
+        + _table(rows, ("module", "kind", "own parameters"))
+        + "</details>"
+    )
 
 
 def _bar(parts, whole):

@@ -8,6 +8,7 @@ import ctypes
 import ctypes.util
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 from . import _api
 
@@ -65,6 +66,10 @@ class _Functions:
             function.argtypes = arguments
             setattr(self, name, function)
         self._missing = missing
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 library, path = _load()

@@ -1,7 +1,10 @@
 """Mixed precision: autocast regions and loss scaling, named and with defaults as in torch.amp."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from . import _api
 from ._context import Owned, context_for
@@ -10,6 +13,9 @@ from ._errors import DtypeError, StateError, check
 from ._library import lib, options
 from ._tensor import wrap
 from .autograd import _ending, _Region
+
+if TYPE_CHECKING:
+    from ._typing import DeviceLike, DtypeLike
 
 _STATUS = {
     _api.GT_SCALER_IDLE: "idle",
@@ -26,7 +32,7 @@ class autocast(_Region):
 
     _end = _ending("gt_autocast_end")
 
-    def __init__(self, device_type=None, dtype=float16, enabled=True, context=None):
+    def __init__(self, device_type: DeviceLike = None, dtype: DtypeLike = float16, enabled: bool = True, context: Any = None) -> None:
         super().__init__(context if context is not None else device_type)
         self.dtype, self.enabled = as_dtype(dtype), enabled
         if self.dtype not in (float16, bfloat16):
@@ -38,12 +44,12 @@ class autocast(_Region):
         return functools.partial(lib.gt_autocast_disable, handle)
 
 
-def get_autocast_dtype(context=None):
+def get_autocast_dtype(context: Any = None) -> Any:
     """float16 or bfloat16 inside a region, float32 outside."""
     return BY_CODE[lib.gt_autocast_dtype(context_for(context)._live())]
 
 
-def autocast_policy(op):
+def autocast_policy(op: Any) -> str:
     """What autocast does with an op of that name ("conv2d"): "none", "half", "f32" or "promote"."""
     return ("none", "half", "f32", "promote")[lib.gt_autocast_policy(op.encode())]
 
@@ -52,7 +58,18 @@ class ScalerState:
     """What was read from the device together: status, scale, growth_count, updates, skipped, skipped_in_row, the parameter whose gradient was not finite
     when an update was last skipped, and (diagnose=True) the op and module whose output was first not finite in that window."""
 
-    def __init__(self, struct):
+    status: str
+    scale: float
+    growth_count: int
+    updates: int
+    skipped: int
+    skipped_in_row: int
+    parameter: str
+    op: str
+    module: str
+    op_backward: bool
+
+    def __init__(self, struct: Any) -> None:
         self.status = _STATUS[struct.status]
         for name in ("scale", "growth_count", "updates", "skipped", "skipped_in_row"):
             setattr(self, name, getattr(struct, name))
@@ -60,7 +77,7 @@ class ScalerState:
             setattr(self, name, (getattr(struct, name) or b"").decode())
         self.op_backward = bool(struct.op_backward)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "ScalerState(" + ", ".join(f"{k}={v!r}" for k, v in self.__dict__.items()) + ")"
 
 
@@ -71,9 +88,9 @@ class GradScaler(Owned):
     """
 
     def __init__(
-        self, device=None, init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=True, *, floor=None, cap=None,
-        dynamic=True, diagnose=False,
-    ):  # fmt: skip
+        self, device: DeviceLike = None, init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True, *, floor: Optional[float] = None, cap: Optional[float] = None,
+        dynamic: bool = True, diagnose: bool = False,
+    ) -> None:  # fmt: skip
         self._enabled = enabled
         if not enabled:
             return
@@ -98,31 +115,31 @@ class GradScaler(Owned):
         self.close = lambda: None
         return self
 
-    def is_enabled(self):
+    def is_enabled(self) -> bool:
         return self._enabled
 
-    def scale(self, loss):
+    def scale(self, loss: Any) -> Any:
         if not self._enabled:
             return loss
         return wrap(loss._ctx, lib.gt_scaler_scale(self._live(), loss._h))
 
-    def unscale_(self, optimizer):
+    def unscale_(self, optimizer: Any) -> None:
         """Divides the gradients by the scale, so that they can be clipped."""
         if self._enabled:
             optimizer._each(lambda part: lib.gt_scaler_unscale(self._live(), part))
 
-    def step(self, optimizer):
+    def step(self, optimizer: Any) -> Any:
         """optimizer.step() with unscaled gradients, left out where one of them is not finite."""
         if not self._enabled:
             return optimizer.step()
         optimizer._each(lambda part: lib.gt_scaler_step(self._live(), part))
 
-    def update(self):
+    def update(self) -> None:
         if self._enabled:
             check(lib.gt_scaler_update(self._live()), self._ctx)
 
     @property
-    def state(self):
+    def state(self) -> ScalerState:
         """A ScalerState. Waits for the device."""
         if not self._enabled:
             raise StateError("this GradScaler is not enabled")
@@ -130,17 +147,17 @@ class GradScaler(Owned):
         check(lib.gt_scaler_get_state(self._live(), ctypes.byref(struct)), self._ctx)
         return ScalerState(struct)
 
-    def get_scale(self):
+    def get_scale(self) -> float:
         """Waits for the device."""
         return self.state.scale if self._enabled else 1.0
 
-    def state_dict(self):
+    def state_dict(self) -> Dict[str, Any]:
         if not self._enabled:
             return {}
         s = self.state
         return {n: getattr(s, n) for n in ("scale", "growth_count", "updates", "skipped", "skipped_in_row")}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Any) -> None:
         if not self._enabled:
             return
         struct = options("gt_scaler_state")

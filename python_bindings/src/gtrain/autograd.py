@@ -1,8 +1,11 @@
 """Regions without gradients, recomputation, offload, and ops of your own."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import itertools
+from typing import Any, Iterable
 
 import numpy as np
 
@@ -67,14 +70,14 @@ class no_grad(_Region):
 
     _end = _ending("gt_no_grad_end")
 
-    def __new__(cls, function=None, context=None):
+    def __new__(cls, function: Any = None, context: Any = None) -> Any:
         self = super().__new__(cls)
         if callable(function):  # @gt.no_grad without parentheses
             self.__init__()
             return self(function)
         return self
 
-    def __init__(self, function=None, context=None):
+    def __init__(self, function: Any = None, context: Any = None) -> None:
         super().__init__(context if context is not None else function)
 
     def _begin(self, handle):
@@ -84,7 +87,7 @@ class no_grad(_Region):
 inference_mode = no_grad
 
 
-def is_grad_enabled(context=None):
+def is_grad_enabled(context: Any = None) -> bool:
     return bool(lib.gt_grad_enabled(context_for(context)._live()))
 
 
@@ -93,7 +96,7 @@ class offload(_Region):
 
     _end = _ending("gt_offload_end")
 
-    def __init__(self, min_bytes=1 << 20, context=None):
+    def __init__(self, min_bytes: int = 1 << 20, context: Any = None) -> None:
         super().__init__(context)
         self.min_bytes = min_bytes
 
@@ -101,7 +104,7 @@ class offload(_Region):
         return functools.partial(lib.gt_offload_begin, handle, self.min_bytes)
 
 
-def backward(tensors, grad_tensors=None, retain_graph=False):
+def backward(tensors: Iterable[Tensor], grad_tensors: Any = None, retain_graph: bool = False) -> None:
     """Backward from several tensors at once."""
     tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     gradients = None
@@ -188,7 +191,7 @@ def _hand_over(ctx, tensor):
     return lib.gt_scope_return(ctx._h, tensor._h)
 
 
-def checkpoint(function, *arguments, use_reentrant=None, **named):
+def checkpoint(function: Any, *arguments: Any, use_reentrant: Any = None, **named: Any) -> Any:
     """function(*arguments, **named), of which only the tensors among the arguments are kept: backward computes it again, with the same random
     numbers, in the same precision. Returns what the function does: a tensor, or a tuple of at most 8 (None among them stays None)."""
     places = [i for i, a in enumerate(arguments) if isinstance(a, Tensor)]
@@ -218,7 +221,7 @@ class Array:
     """What an op's callbacks get: a plain, row-major array on the device. On the CPU `numpy()` is a NumPy array on its memory (of uint16 bits for
     bfloat16); anywhere it can be taken without a copy by DLPack or, on a GPU, `__cuda_array_interface__`. Valid during the call."""
 
-    def __init__(self, array, ctx, stream):
+    def __init__(self, array: np.ndarray, ctx: Any, stream: Any) -> None:
         self.shape = tuple(array.shape[: array.ndim])
         self.dtype = BY_CODE[array.dtype]
         self.data = array.data or 0
@@ -226,10 +229,10 @@ class Array:
         self._ctx = ctx
 
     @property
-    def numel(self):
+    def numel(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         if self._ctx._is_cuda:
             raise ArgumentError("an array on a GPU has no NumPy view; take it by DLPack or __cuda_array_interface__")
         kind = self.dtype.numpy or np.dtype(np.uint16)
@@ -239,18 +242,18 @@ class Array:
         return np.frombuffer(buffer, kind).reshape(self.shape)
 
     @property
-    def __cuda_array_interface__(self):
+    def __cuda_array_interface__(self) -> Any:
         if not self._ctx._is_cuda:
             raise AttributeError("__cuda_array_interface__")
         kind = self.dtype.numpy or np.dtype(np.uint16)
         return {"shape": self.shape, "typestr": kind.str, "data": (self.data, False), "version": 3, "stream": self.stream or 1}
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
         from ._dlpack import export_memory
 
         return export_memory(self.data, self.shape, None, self.dtype, self._ctx, max_version, None)
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> Any:
         from ._dlpack import device_of_context
 
         return device_of_context(self._ctx)
@@ -273,7 +276,9 @@ class CustomOp:
     use gtrain with the same context. What they raise is raised by the call that ran them. An op lives as long as the process: make it once.
     """
 
-    def __init__(self, name, forward, backward=None, *, shape=None, n_outputs=1, saves_inputs=True, saves_outputs=True):
+    def __init__(
+        self, name: str, forward: Any, backward: Any = None, *, shape: Any = None, n_outputs: Any = 1, saves_inputs: Any = True, saves_outputs: Any = True
+    ) -> None:
         self.name, self._forward, self._backward, self._shape, self.n_outputs = name, forward, backward, shape, n_outputs
         o = options("gt_custom_op_options")
         o.n_outputs, o.name, o.saves_inputs, o.saves_outputs = n_outputs, name.encode(), bool(saves_inputs), bool(saves_outputs)
@@ -285,7 +290,7 @@ class CustomOp:
         self._options = o
         _ops.append(self)
 
-    def __call__(self, *inputs):
+    def __call__(self, *inputs: Any) -> Any:
         if not inputs:
             raise ArgumentError(f'op "{self.name}": no inputs')
         ctx = inputs[0]._ctx

@@ -1,9 +1,12 @@
 """Data sets, what is done to each sample, and loaders: worker threads of the library that make batches ahead of use."""
 
+from __future__ import annotations
+
 import ctypes
 import itertools
 import os
 import weakref
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
 
 import numpy as np
 
@@ -13,6 +16,9 @@ from ._dtypes import BY_CODE, as_dtype
 from ._errors import ArgumentError, NotFoundError, WorkerError, check, failure
 from ._library import lib, options
 from ._tensor import Tensor, wrap
+
+if TYPE_CHECKING:
+    from ._typing import DeviceLike, DtypeLike
 
 _fetching = {}  # number: data set in Python that the library's workers ask for samples
 _numbers = itertools.count(1)
@@ -31,16 +37,16 @@ class Dataset:
             self._handle = _Handle(*_from_python(self))
         return self._handle.value
 
-    def __len__(self):
+    def __len__(self) -> int:
         if self._handle is None:
             raise TypeError(f"{type(self).__name__} has no __len__")
         return lib.gt_dataset_length(self._handle.value)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no __getitem__; its samples come from a Loader")
 
     @property
-    def format(self):
+    def format(self) -> Dict[str, Any]:
         """Shapes, dtypes, length and classes, as the library sees them."""
         f = options("gt_dataset_format")
         check(lib.gt_dataset_get_format(self._library_handle(), ctypes.byref(f)))
@@ -53,7 +59,7 @@ class Dataset:
             "classes": f.classes,
         }
 
-    def slice(self, first, count):
+    def slice(self, first: int, count: int) -> Dataset:
         """`count` samples from `first` on, as a data set of its own."""
         handle = ctypes.c_void_p()
         check(lib.gt_dataset_slice(self._library_handle(), first, count, ctypes.byref(handle)))
@@ -184,7 +190,7 @@ class TensorDataset(_LibraryDataset):
     """Samples from arrays: x [N, ...], labels [N, ...] or None. They are copied; copy=False uses the memory of C-contiguous arrays in place, which must
     then stay as they are. classes: labels must be below it."""
 
-    def __init__(self, x, y=None, *, classes=0, copy=True):
+    def __init__(self, x: Any, y: Any = None, *, classes: int = 0, copy: Any = True) -> None:
         x = _plain(x, "sample")
         y = None if y is None else _plain(y, "label")
         if x.ndim == 0 or (y is not None and (y.ndim == 0 or len(y) != len(x))):
@@ -205,7 +211,7 @@ class TensorDataset(_LibraryDataset):
 class IDX(_LibraryDataset):
     """A pair of IDX files (the format of MNIST), plain or gzip. Samples are uint8 [1, H, W]: a Transform makes floats of them."""
 
-    def __init__(self, images, labels=None, classes=0):
+    def __init__(self, images: Any, labels: Optional[Tensor] = None, classes: int = 0) -> None:
         handle = ctypes.c_void_p()
         check(lib.gt_dataset_from_idx(os.fsencode(images), None if labels is None else os.fsencode(labels), classes, ctypes.byref(handle)))
         self._handle = _Handle(handle.value, None)
@@ -218,7 +224,7 @@ class FashionMNIST(IDX):
     CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
     MEAN, STD = 0.2860, 0.3530
 
-    def __init__(self, root=None, train=True):
+    def __init__(self, root: Optional[str] = None, train: bool = True) -> None:
         root = root or os.environ.get("GTRAIN_DATA") or "/usr/share/datasets/fashion-mnist"
         part = "train" if train else "t10k"
         paths = []
@@ -235,20 +241,20 @@ class Transform:
     """Steps that a loader applies to each sample, in the order in which they were added:
     Transform().to_float(1 / 255).normalize(0.286, 0.353).random_crop(28, 28, padding=2).horizontal_flip()"""
 
-    def __init__(self):
+    def __init__(self) -> None:
         handle = ctypes.c_void_p()
         check(lib.gt_transform_create(ctypes.byref(handle)))
         self._h = handle.value
 
-    def __del__(self, _destroy=lib.gt_transform_destroy):
+    def __del__(self, _destroy=lib.gt_transform_destroy) -> Any:
         if "_h" in self.__dict__:
             _destroy(self._h)
 
-    def to_float(self, scale=1 / 255):
+    def to_float(self, scale: float = 1 / 255) -> Transform:
         check(lib.gt_transform_to_float(self._h, scale))
         return self
 
-    def normalize(self, mean, std):
+    def normalize(self, mean: Any, std: Any) -> Transform:
         """(x - mean[c]) / std[c]; one number each serves samples of any shape."""
         mean, std = np.atleast_1d(np.asarray(mean, np.float64)), np.atleast_1d(np.asarray(std, np.float64))
         if mean.shape != std.shape or mean.ndim != 1:
@@ -257,11 +263,11 @@ class Transform:
         check(lib.gt_transform_normalize(self._h, numbers(*mean), numbers(*std), len(mean)))
         return self
 
-    def random_crop(self, height=0, width=0, padding=0):
+    def random_crop(self, height: int = 0, width: int = 0, padding: Any = 0) -> Transform:
         check(lib.gt_transform_random_crop(self._h, height, width, padding))
         return self
 
-    def horizontal_flip(self, p=0.5):
+    def horizontal_flip(self, p: float = 0.5) -> Transform:
         check(lib.gt_transform_horizontal_flip(self._h, p))
         return self
 
@@ -273,9 +279,9 @@ class Loader(Owned):
     """
 
     def __init__(
-        self, dataset, batch_size=1, shuffle=False, *, drop_last=False, num_workers=0, prefetch=0, transform=None, dtype=None, seed=0, timeout=60.0,
-        device=None,
-    ):  # fmt: skip
+        self, dataset: Dataset, batch_size: int = 1, shuffle: bool = False, *, drop_last: bool = False, num_workers: int = 0, prefetch: int = 0, transform: Optional[Transform] = None, dtype: DtypeLike = None, seed: int = 0, timeout: float = 60.0,
+        device: DeviceLike = None,
+    ) -> None:  # fmt: skip
         ctx = context_for(device)
         o = options("gt_loader_options")
         o.batch_size, o.shuffle, o.drop_last, o.workers, o.prefetch = batch_size, bool(shuffle), bool(drop_last), num_workers, prefetch
@@ -289,20 +295,20 @@ class Loader(Owned):
         self._has_labels = dataset.format["label_shape"] is not None
         self._fresh = True
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Batches in an epoch."""
         return lib.gt_loader_batches(self._live())
 
     @property
-    def batch_size(self):
+    def batch_size(self) -> int:
         return lib.gt_loader_batch_size(self._live())
 
     @property
-    def samples(self):
+    def samples(self) -> int:
         """In an epoch."""
         return lib.gt_loader_samples(self._live())
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         """A new epoch; the first time, or after start_epoch or a state that was set, the one the loader stands at."""
         check_process(self._ctx, "the loader")
         epoch, batch = self.state
@@ -318,7 +324,7 @@ class Loader(Owned):
                 return
             yield batch
 
-    def next(self):
+    def next(self) -> Any:
         """The next batch of this epoch, (x, y) or x; None at its end."""
         ctx = self._ctx
         check_process(ctx, "the loader")
@@ -341,20 +347,20 @@ class Loader(Owned):
             error.__cause__, fetcher.error = fetcher.error, None
         return error
 
-    def start_epoch(self, epoch):
+    def start_epoch(self, epoch: int) -> None:
         """Goes to the beginning of an epoch, which sets its order and transforms."""
         check(lib.gt_loader_start_epoch(self._live(), epoch), self._ctx)
         self._fresh = True
 
     @property
-    def state(self):
+    def state(self) -> Tuple[int, int]:
         """(epoch, batches handed out)."""
         epoch, batch = ctypes.c_int64(), ctypes.c_int64()
         check(lib.gt_loader_state_get(self._live(), ctypes.byref(epoch), ctypes.byref(batch)))
         return epoch.value, batch.value
 
     @state.setter
-    def state(self, state):
+    def state(self, state: Tuple[int, int]) -> None:
         """Continues there: the same samples follow."""
         check(lib.gt_loader_state_set(self._live(), *state), self._ctx)
         self._fresh = True

@@ -3,10 +3,13 @@
 The functions of this module speak of the default context; `context.memory` offers the same for any other.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
 from dataclasses import dataclass
+from typing import Any, Optional
 
 from . import _api
 from ._errors import carry, check
@@ -48,7 +51,7 @@ class Stats:
     categories_at_peak: dict
     category_peaks: dict
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"in use {_size(self.in_use)}, cached {_size(self.cached)}, reserved {_size(self.reserved)}, peak {_size(self.peak_in_use)}"]
         lines += [f"  {name:<32} {_size(n):>12}" for name, n in self.categories.items() if n]
         return "\n".join(lines)
@@ -84,7 +87,33 @@ class Report:
     """Who holds the memory, why a request failed, and what can be done, ranked by the bytes that each would free. str() is the text, `data` the whole as
     in the library's JSON."""
 
-    def __init__(self, ctx, struct):
+    requested: int
+    rounded: int
+    step: int
+    device_total: int
+    device_free: int
+    ours: int
+    others: int
+    here: int
+    limit: int
+    in_use: int
+    cached: int
+    reserved: int
+    largest_free: int
+    largest_possible: int
+    peak_in_use: int
+    last_step_peak: int
+    saved: int
+    graphs: int
+    batch: int
+    layers: int
+    layers_run: int
+    growth: int
+    op: str
+    module: str
+    phase: str
+
+    def __init__(self, ctx: Any, struct: Any) -> None:
         self._ctx = ctx
         self.text = _written(lib.gt_oom_report_text, struct, _api.GT_OOM_TEXT_SIZE)
         self.json = _written(lib.gt_oom_report_json, struct, 16384)
@@ -103,10 +132,10 @@ class Report:
         self.groups = tuple(_group(struct.groups[i]) for i in range(struct.n_groups))
         self.holders = tuple((h.process, h.bytes) for h in struct.holders[: struct.n_holders])
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.text
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<gtrain.memory.Report {self.cause}: {_size(self.requested)} asked by {self.op or '?'}, {_size(self.in_use)} in use>"
 
     def _repr_html_(self):
@@ -149,7 +178,7 @@ def _written(function, struct, size):
         size = needed.value
 
 
-def last_out_of_memory(ctx):
+def last_out_of_memory(ctx: Any) -> Any:
     """The report of the last request that failed, or None."""
     if ctx._h is None:
         return None
@@ -164,7 +193,7 @@ def last_out_of_memory(ctx):
 class Memory:
     """The memory of one context: `context.memory`."""
 
-    def __init__(self, ctx):
+    def __init__(self, ctx: Any) -> None:
         import weakref
 
         self._ref = weakref.ref(ctx)
@@ -174,55 +203,55 @@ class Memory:
     def _ctx(self):
         return self._ref()
 
-    def stats(self):
+    def stats(self) -> Stats:
         s = options("gt_memory_stats")
         check(lib.gt_memory_get_stats(self._ctx._live(), ctypes.byref(s)))
         plain = {n: getattr(s, n) for n in Stats.__dataclass_fields__ if not n.startswith("categor")}
         named = [dict(zip(CATEGORIES, a)) for a in (s.category_in_use, s.category_at_peak, s.category_peak)]
         return Stats(**plain, categories=named[0], categories_at_peak=named[1], category_peaks=named[2])
 
-    def report(self):
+    def report(self) -> Report:
         """The present state, with remedies as if memory were short now. Slow: it asks the driver."""
         struct = options("gt_oom_report")
         check(lib.gt_memory_report(self._ctx._live(), ctypes.byref(struct)), self._ctx)
         return Report(self._ctx, struct)
 
-    def last_out_of_memory(self):
+    def last_out_of_memory(self) -> Optional[Report]:
         """The report of the last request that failed, or None."""
         return last_out_of_memory(self._ctx)
 
-    def reset_peak(self):
+    def reset_peak(self) -> None:
         check(lib.gt_memory_reset_peak(self._ctx._live()))
 
-    def trim(self):
+    def trim(self) -> None:
         """Gives cached memory back to the device. Waits for it."""
         check(lib.gt_memory_trim(self._ctx._live()))
 
-    def next_step(self):
+    def next_step(self) -> None:
         """Ends a step for the figures of steps; an optimizer's update does so by itself."""
         check(lib.gt_memory_next_step(self._ctx._live()))
 
-    def set_limit(self, limit):
+    def set_limit(self, limit: int) -> None:
         """Bytes of device memory that may be reserved; 0: no limit."""
         self._ctx.set_memory_limit(limit)
 
-    def set_history(self, events):
+    def set_history(self, events: int) -> None:
         """How many of the latest allocator events are kept; those kept before are forgotten."""
         check(lib.gt_memory_set_history(self._ctx._live(), int(events)))
 
-    def snapshot(self, path):
+    def snapshot(self, path: Any) -> None:
         """Writes all that the allocator knows as JSON."""
         check(lib.gt_memory_snapshot(self._ctx._live(), os.fsencode(path)))
 
-    def timeline(self, path):
+    def timeline(self, path: Any) -> None:
         """Writes one HTML page that shows memory over time by category, with each block's life."""
         check(lib.gt_memory_timeline(self._ctx._live(), os.fsencode(path)))
 
-    def viz(self, path):
+    def viz(self, path: Any) -> None:
         """Writes the pickle that pytorch.org/memory_viz reads."""
         check(lib.gt_memory_viz(self._ctx._live(), os.fsencode(path)))
 
-    def set_observer(self, function):
+    def set_observer(self, function: Any) -> None:
         """`function(report)` is called before a request fails. If it made memory free and returns true, the request is tried again. It must not run
         ops. None: no observer."""
         ctx = self._ctx
@@ -254,6 +283,4 @@ def _on_default(name):
 
 
 stats, report, reset_peak, trim, next_step = map(_on_default, ("stats", "report", "reset_peak", "trim", "next_step"))
-set_limit, set_history, snapshot, timeline, viz, set_observer = map(
-    _on_default, ("set_limit", "set_history", "snapshot", "timeline", "viz", "set_observer")
-)
+set_limit, set_history, snapshot, timeline, viz, set_observer = map(_on_default, ("set_limit", "set_history", "snapshot", "timeline", "viz", "set_observer"))

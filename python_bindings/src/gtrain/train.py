@@ -1,7 +1,10 @@
 """The trainer: fits a module from loaders, with mixed precision, accumulation, checkpointing and shrinking when memory runs out."""
 
+from __future__ import annotations
+
 import ctypes
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple, Union
 
 from . import _api
 from ._context import Callback, Owned, finish
@@ -10,6 +13,11 @@ from ._library import lib, options
 from ._signals import held, pending
 from ._tensor import Tensor, borrow
 from .amp import GradScaler
+
+if TYPE_CHECKING:
+    from .data import Loader
+    from .nn.module import Module
+    from .optim import Optimizer, Schedule
 
 _PRECISIONS = {
     "f32": _api.GT_PRECISION_F32, "float32": _api.GT_PRECISION_F32, "f16": _api.GT_PRECISION_F16, "float16": _api.GT_PRECISION_F16,
@@ -28,7 +36,6 @@ class Metrics:
     accuracy: float
 
 
-@dataclass(frozen=True)
 class Progress:
     """What callbacks get. `training` is of this epoch so far, as measured last (`measured`: at this very step)."""
 
@@ -50,6 +57,25 @@ class Progress:
     skipped: int
     loss_scale: float
     micro_batch: int
+    open_batches: int
+
+    def __init__(self, struct: Any) -> None:
+        # Only what is asked for is made: this is called at every step.
+        self._struct = _api.gt_train_progress.from_buffer_copy(struct)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Progress.__annotations__:
+            raise AttributeError(f"'Progress' object has no attribute {name!r}")
+        value = getattr(self._struct, name)
+        if name in ("training", "validation"):
+            value = _metrics(value)
+        elif name == "measured":
+            value = bool(value)
+        self.__dict__[name] = value
+        return value
+
+    def __repr__(self) -> str:
+        return "Progress(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in Progress.__annotations__) + ")"
 
 
 @dataclass(frozen=True)
@@ -77,7 +103,9 @@ def _plain(cls, struct, **more):
         if name in more:
             continue
         value = getattr(struct, name)
-        values[name] = _metrics(value) if field.type is Metrics else bool(value) if field.type is bool else value
+        if isinstance(value, _api.gt_metrics):  # a copy: the struct is the library's
+            value = _metrics(value)
+        values[name] = bool(value) if field.type in (bool, "bool") else value
     return cls(**values, **more)
 
 
@@ -92,9 +120,9 @@ class Trainer(Owned):
     """
 
     def __init__(
-        self, module, optimizer, loss="cross_entropy", *, schedule=None, precision="f32", accumulation=1, checkpointing=0, shrink_on_oom=False, offload=0,
-        scaler=None, clip_norm=0.0, clip_value=0.0, log_every=50, cross_entropy=None, on_step=None, on_epoch=None,
-    ):  # fmt: skip
+        self, module: Module, optimizer: Optimizer, loss: Union[str, Callable[..., Tensor]] = "cross_entropy", *, schedule: Optional[Schedule] = None, precision: str = "f32", accumulation: Any = 1, checkpointing: Any = 0, shrink_on_oom: Any = False, offload: Any = 0,
+        scaler: Optional[GradScaler] = None, clip_norm: float = 0.0, clip_value: float = 0.0, log_every: Any = 50, cross_entropy: Optional[Dict[str, Any]] = None, on_step: Optional[Callable[[Progress], Any]] = None, on_epoch: Optional[Callable[[Progress], Any]] = None,
+    ) -> None:  # fmt: skip
         if len(optimizer._parts) != 1:
             raise ArgumentError("Trainer: an optimizer with one group of parameters; use gt.accumulate for more")
         if precision not in _PRECISIONS:
@@ -134,7 +162,7 @@ class Trainer(Owned):
         self._epoch_fn = _api.gt_train_callback(self._run_epoch)
         # Always there, so that KeyboardInterrupt is noticed between two steps.
         o.on_step, o.on_epoch = self._step_fn, self._epoch_fn
-        self._history = []
+        self._history: Any = []
         handle = ctypes.c_void_p()
         check(lib.gt_trainer_create(module._h, ctypes.byref(o), ctypes.byref(handle)), ctx)
         self._hold(handle.value, ctx, lib.gt_trainer_destroy)
@@ -148,7 +176,7 @@ class Trainer(Owned):
             if call is None:
                 return 0
             with Callback(self._ctx):
-                stop = bool(call(_plain(Progress, progress.contents)))
+                stop = bool(call(Progress(progress.contents)))
         except BaseException as error:
             carry(error)
         return stop
@@ -157,7 +185,7 @@ class Trainer(Owned):
         stop = True
         try:
             with Callback(self._ctx):
-                p = _plain(Progress, progress.contents)
+                p = Progress(progress.contents)
                 self._history.append(p)
                 stop = bool(self.on_epoch(p)) if self.on_epoch is not None else False
         except BaseException as error:
@@ -180,20 +208,18 @@ class Trainer(Owned):
             carry(error)
             return None
 
-    def fit(self, training, epochs=1, validation=None):
+    def fit(self, training: Loader, epochs: int = 1, validation: Optional[Loader] = None) -> FitResult:
         """Trains for `epochs` more epochs, and evaluates after each. Returns a FitResult."""
         result = options("gt_fit_result")
         self._history = []
         self._loaders = (training, validation)  # kept for the call
         with held():
-            status = lib.gt_trainer_fit(
-                self._live(), training._live(), None if validation is None else validation._live(), epochs, ctypes.byref(result)
-            )
+            status = lib.gt_trainer_fit(self._live(), training._live(), None if validation is None else validation._live(), epochs, ctypes.byref(result))
             training._fresh = False
         finish(status, self._ctx)
         return _plain(FitResult, result, history=tuple(self._history))
 
-    def evaluate(self, loader):
+    def evaluate(self, loader: Loader) -> Metrics:
         """Metrics over one epoch of the loader, in evaluation mode."""
         metrics = options("gt_metrics")
         with held():
@@ -203,18 +229,18 @@ class Trainer(Owned):
         return _metrics(metrics)
 
     @property
-    def scaler(self):
+    def scaler(self) -> Optional[GradScaler]:
         """The GradScaler in use, or None."""
         handle = lib.gt_trainer_scaler(self._live())
         return None if handle is None else GradScaler._borrowed(handle, self._ctx, self)
 
     @property
-    def state(self):
+    def state(self) -> Tuple[int, int]:
         """(number of the next epoch, updates done). Waits for the device."""
         epoch, steps = ctypes.c_int64(), ctypes.c_int64()
         check(lib.gt_trainer_state_get(self._live(), ctypes.byref(epoch), ctypes.byref(steps)), self._ctx)
         return epoch.value, steps.value
 
     @state.setter
-    def state(self, state):
+    def state(self, state: Any) -> None:
         check(lib.gt_trainer_state_set(self._live(), *state), self._ctx)

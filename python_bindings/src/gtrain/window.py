@@ -9,7 +9,10 @@ The gradient of a window is the mean over its valid items. The last, short windo
 start: nothing has changed, and the window can be repeated.
 """
 
+from __future__ import annotations
+
 import ctypes
+from typing import Any
 
 from . import _api
 from ._context import Owned, finish
@@ -24,12 +27,21 @@ _STATUS = {_api.GT_WINDOW_NONE: "none", _api.GT_WINDOW_UPDATED: "updated", _api.
 class WindowState:
     """status of the last window ("updated", "skipped", "empty", "none"), updates, skipped, empty, items, gradient_norm, learning_rate, micro_batches."""
 
-    def __init__(self, struct):
+    status: str
+    updates: int
+    skipped: int
+    empty: int
+    items: float
+    gradient_norm: float
+    learning_rate: float
+    micro_batches: int
+
+    def __init__(self, struct: Any) -> None:
         self.status = _STATUS[struct.status]
         for name in ("updates", "skipped", "empty", "items", "gradient_norm", "learning_rate", "micro_batches"):
             setattr(self, name, getattr(struct, name))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "WindowState(" + ", ".join(f"{k}={v!r}" for k, v in self.__dict__.items()) + ")"
 
 
@@ -71,7 +83,17 @@ class Window(Owned):
     """Accumulates over `micro_batches` micro-batches. module: whose batch-norm statistics go back when a window fails. schedule: an optim.Schedule, by the
     number of updates done. clip_norm, clip_value: of the true gradients."""
 
-    def __init__(self, optimizers, micro_batches=1, *, module=None, scaler=None, schedule=None, clip_norm=0.0, clip_value=0.0):
+    def __init__(
+        self,
+        optimizers: Any,
+        micro_batches: int = 1,
+        *,
+        module: Any = None,
+        scaler: Any = None,
+        schedule: Any = None,
+        clip_norm: float = 0.0,
+        clip_value: float = 0.0,
+    ) -> None:
         optimizers = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
         parts = [p for o in optimizers for p in o._parts]
         o = options("gt_window_options")
@@ -87,37 +109,37 @@ class Window(Owned):
         self._borrows = (optimizers, module, scaler)
         self._hold(handle.value, optimizers[0]._ctx, lib.gt_window_destroy)
 
-    def micro_batch(self):
+    def micro_batch(self) -> _MicroBatch:
         """`with window.micro_batch() as micro:` around forward and micro.backward(loss)."""
         return _MicroBatch(self)
 
-    def flush(self):
+    def flush(self) -> None:
         """Updates with what the open window has: at an epoch's end."""
         check(lib.gt_window_flush(self._live()), self._ctx)
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Back to the window's start."""
         check(lib.gt_window_cancel(self._live()), self._ctx)
 
-    def set_micro_batches(self, micro_batches):
+    def set_micro_batches(self, micro_batches: int) -> None:
         check(lib.gt_window_set_micro_batches(self._live(), micro_batches))
 
-    def set_updates(self, updates):
+    def set_updates(self, updates: int) -> None:
         """Continues a schedule."""
         check(lib.gt_window_set_updates(self._live(), updates))
 
     @property
-    def state(self):
+    def state(self) -> WindowState:
         """A WindowState. Waits for the device."""
         struct = options("gt_window_state")
         check(lib.gt_window_get_state(self._live(), ctypes.byref(struct)), self._ctx)
         return WindowState(struct)
 
-    def __enter__(self):
+    def __enter__(self) -> Window:
         self._live()
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
             if error is None:
                 self.flush()
@@ -127,7 +149,7 @@ class Window(Owned):
             self.close()
 
 
-def accumulate(optimizers, micro_batches, **settings):
+def accumulate(optimizers: Any, micro_batches: int, **settings: Any) -> Window:
     """A Window for a `with` block: its last, short window is flushed at the end, and an exception gives the open window up."""
     return Window(optimizers, micro_batches, **settings)
 

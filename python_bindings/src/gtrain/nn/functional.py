@@ -1,11 +1,17 @@
 """Operations as functions, with PyTorch's names, arguments and defaults."""
 
+from __future__ import annotations
+
 import ctypes
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple
 
 from .. import _api
 from .._errors import ArgumentError
 from .._library import lib, options
 from .._tensor import Tensor, _pair, wrap
+
+if TYPE_CHECKING:
+    from .._typing import IntPair, Shape
 
 _REDUCTIONS = {"mean": _api.GT_REDUCTION_MEAN, "sum": _api.GT_REDUCTION_SUM, "none": _api.GT_REDUCTION_NONE}
 
@@ -17,7 +23,7 @@ def _reduction(name):
         raise ArgumentError(f"reduction {name!r}: give 'mean', 'sum' or 'none'") from None
 
 
-def pair(value):
+def pair(value: IntPair) -> Tuple[int, int]:
     """3 to (3, 3); (3, 5) as it is."""
     if isinstance(value, int):
         return value, value
@@ -29,47 +35,49 @@ def _h(t):
     return None if t is None else t._h
 
 
-def relu(input):
+def relu(input: Tensor) -> Tensor:
     return wrap(input._ctx, lib.gt_relu(input._h))
 
 
-def gelu(input, approximate="none"):
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         raise ArgumentError(f"gelu: approximate {approximate!r}: give 'none' or 'tanh'")
     return wrap(input._ctx, (lib.gt_gelu if approximate == "none" else lib.gt_gelu_tanh)(input._h))
 
 
-def silu(input):
+def silu(input: Tensor) -> Tensor:
     return wrap(input._ctx, lib.gt_silu(input._h))
 
 
-def tanh(input):
+def tanh(input: Tensor) -> Tensor:
     return wrap(input._ctx, lib.gt_tanh(input._h))
 
 
-def sigmoid(input):
+def sigmoid(input: Tensor) -> Tensor:
     return wrap(input._ctx, lib.gt_sigmoid(input._h))
 
 
-def softmax(input, dim=-1):
+def softmax(input: Tensor, dim: int = -1) -> Tensor:
     return wrap(input._ctx, lib.gt_softmax(input._h, dim))
 
 
-def log_softmax(input, dim=-1):
+def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
     return wrap(input._ctx, lib.gt_log_softmax(input._h, dim))
 
 
-def linear(input, weight, bias=None):
+def linear(input: Tensor, weight: Optional[Tensor], bias: Optional[Tensor] = None) -> Tensor:
     return wrap(input._ctx, lib.gt_linear(input._h, weight._h, _h(bias)))
 
 
-def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+def conv2d(
+    input: Tensor, weight: Optional[Tensor], bias: Optional[Tensor] = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor:
     o = options("gt_conv2d_options")
     o.stride[:], o.padding[:], o.dilation[:], o.groups = pair(stride), pair(padding), pair(dilation), groups
     return wrap(input._ctx, lib.gt_conv2d(input._h, weight._h, _h(bias), ctypes.byref(o)))
 
 
-def pool_options(kernel_size, stride, padding, count_include_pad=True):
+def pool_options(kernel_size: IntPair, stride: Any, padding: Any, count_include_pad: bool = True) -> Any:
     o = options("gt_pool2d_options")
     o.kernel[:], o.padding[:], o.count_include_pad = pair(kernel_size), pair(padding), bool(count_include_pad)
     if stride is not None:
@@ -77,25 +85,32 @@ def pool_options(kernel_size, stride, padding, count_include_pad=True):
     return o
 
 
-def max_pool2d(input, kernel_size, stride=None, padding=0):
+def max_pool2d(input: Tensor, kernel_size: IntPair, stride: Any = None, padding: Any = 0) -> Tensor:
     return wrap(input._ctx, lib.gt_max_pool2d(input._h, ctypes.byref(pool_options(kernel_size, stride, padding))))
 
 
-def avg_pool2d(input, kernel_size, stride=None, padding=0, count_include_pad=True):
+def avg_pool2d(input: Tensor, kernel_size: IntPair, stride: Any = None, padding: Any = 0, count_include_pad: bool = True) -> Tensor:
     return wrap(input._ctx, lib.gt_avg_pool2d(input._h, ctypes.byref(pool_options(kernel_size, stride, padding, count_include_pad))))
 
 
-def adaptive_avg_pool2d(input, output_size):
+def adaptive_avg_pool2d(input: Tensor, output_size: IntPair) -> Tensor:
     return wrap(input._ctx, lib.gt_adaptive_avg_pool2d(input._h, *pair(output_size)))
 
 
-def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
-    return wrap(
-        input._ctx, lib.gt_batch_norm(input._h, _h(weight), _h(bias), _h(running_mean), _h(running_var), bool(training), momentum, eps)
-    )
+def batch_norm(
+    input: Tensor,
+    running_mean: Optional[Tensor],
+    running_var: Optional[Tensor],
+    weight: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    return wrap(input._ctx, lib.gt_batch_norm(input._h, _h(weight), _h(bias), _h(running_mean), _h(running_var), bool(training), momentum, eps))
 
 
-def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+def layer_norm(input: Tensor, normalized_shape: Shape, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None, eps: float = 1e-5) -> Tensor:
     axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if input.shape[-axes:] != shape:
@@ -103,15 +118,17 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     return wrap(input._ctx, lib.gt_layer_norm(input._h, _h(weight), _h(bias), axes, eps))
 
 
-def dropout(input, p=0.5, training=True):
+def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return wrap(input._ctx, lib.gt_dropout(input._h, p, bool(training)))
 
 
-def embedding(input, weight):
+def embedding(input: Tensor, weight: Optional[Tensor]) -> Tensor:
     return wrap(input._ctx, lib.gt_embedding(weight._h, input._h))
 
 
-def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: Optional[Tensor] = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+) -> Tensor:
     """input [N, classes] and integer labels [N]; or [N, classes, ...] and [N, ...]."""
     if weight is None and ignore_index == -100 and reduction == "mean" and not label_smoothing:
         o = None
@@ -127,16 +144,16 @@ def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean
     return loss.reshape(shape) if reduction == "none" and len(shape) > 1 else loss
 
 
-def mse_loss(input, target, reduction="mean"):
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return wrap(input._ctx, lib.gt_mse_loss(input._h, target._h, _reduction(reduction)))
 
 
-def l1_loss(input, target, reduction="mean"):
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     difference = (input - target).abs()
     return {"mean": difference.mean, "sum": difference.sum, "none": lambda: difference}[reduction]()
 
 
-def pad(input, pad, mode="constant", value=0.0):
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
     """`pad` as in PyTorch: (before, after) of the last axis, then of the one before it …"""
     if mode != "constant":
         raise ArgumentError(f"pad: mode {mode!r}: only 'constant'")
@@ -149,11 +166,11 @@ def pad(input, pad, mode="constant", value=0.0):
     return wrap(input._ctx, lib.gt_pad(input._h, before, after, value))
 
 
-def maximum(a, b):
+def maximum(a: Tensor, b: Tensor) -> Tensor:
     return _pair(lib.gt_maximum, a, b)
 
 
-def minimum(a, b):
+def minimum(a: Tensor, b: Tensor) -> Tensor:
     return _pair(lib.gt_minimum, a, b)
 
 

@@ -1,10 +1,16 @@
 """Initialisation in place, from the context's random numbers; names and defaults as in torch.nn.init."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 from .. import _api
 from .._errors import ArgumentError, check
 from .._library import lib
+
+if TYPE_CHECKING:
+    from .._tensor import Tensor
 
 _FANS = {"fan_in": _api.GT_NN_FAN_IN, "fan_out": _api.GT_NN_FAN_OUT}
 
@@ -24,43 +30,43 @@ def _done(tensor, status):
     return tensor
 
 
-def constant_(tensor, val):
+def constant_(tensor: Tensor, val: float) -> Tensor:
     return _done(tensor, lib.gt_nn_init_constant(tensor._h, val))
 
 
-def zeros_(tensor):
+def zeros_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 0.0)
 
 
-def ones_(tensor):
+def ones_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 1.0)
 
 
-def uniform_(tensor, a=0.0, b=1.0):
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     return _done(tensor, lib.gt_nn_init_uniform(tensor._h, a, b))
 
 
-def normal_(tensor, mean=0.0, std=1.0):
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     return _done(tensor, lib.gt_nn_init_normal(tensor._h, mean, std))
 
 
-def xavier_uniform_(tensor, gain=1.0):
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     return _done(tensor, lib.gt_nn_init_xavier_uniform(tensor._h, gain))
 
 
-def xavier_normal_(tensor, gain=1.0):
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     return _done(tensor, lib.gt_nn_init_xavier_normal(tensor._h, gain))
 
 
-def kaiming_uniform_(tensor, a=0.0, mode="fan_in", nonlinearity="leaky_relu"):
+def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     return _done(tensor, lib.gt_nn_init_kaiming_uniform(tensor._h, _slope(a, nonlinearity), _FANS[mode]))
 
 
-def kaiming_normal_(tensor, a=0.0, mode="fan_in", nonlinearity="leaky_relu"):
+def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     return _done(tensor, lib.gt_nn_init_kaiming_normal(tensor._h, _slope(a, nonlinearity), _FANS[mode]))
 
 
-def calculate_gain(nonlinearity, param=None):
+def calculate_gain(nonlinearity: str, param: Any = None) -> float:
     gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2)}
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))

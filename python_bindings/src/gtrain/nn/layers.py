@@ -1,6 +1,9 @@
 """Layers and containers, with PyTorch's names, arguments and defaults."""
 
+from __future__ import annotations
+
 import ctypes
+from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from .. import _api
 from .._context import context_for
@@ -11,13 +14,17 @@ from . import functional as F
 from .functional import pair, pool_options
 from .module import Module
 
+if TYPE_CHECKING:
+    from .._tensor import Tensor
+    from .._typing import DeviceLike, Dim, DtypeLike, IntPair, Shape
+
 
 class LibraryModule(Module):
     """A module that the library made and runs."""
 
     _is_python = False
 
-    def __init__(self, *arguments, **named):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
         raise TypeError(f"{type(self).__name__} is made by the library")
 
     def _make(self, device, function, *arguments):
@@ -26,7 +33,7 @@ class LibraryModule(Module):
 
 
 class Linear(LibraryModule):
-    def __init__(self, in_features, out_features, bias=True, *, device=None, dtype=None):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, device: DeviceLike = None, dtype: DtypeLike = None) -> None:
         o = options("gt_nn_linear_options")
         o.bias = bool(bias)
         self._make(device, lib.gt_nn_linear, in_features, out_features, ctypes.byref(o))
@@ -39,9 +46,9 @@ class Linear(LibraryModule):
 
 class Conv2d(LibraryModule):
     def __init__(
-        self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, padding_mode="zeros", *, device=None,
-        dtype=None,
-    ):  # fmt: skip
+        self, in_channels: int, out_channels: int, kernel_size: IntPair, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", *, device: DeviceLike = None,
+        dtype: DtypeLike = None,
+    ) -> None:  # fmt: skip
         if padding_mode != "zeros":
             raise ArgumentError(f"Conv2d: padding_mode {padding_mode!r}: only 'zeros'")
         kernel, dilation = pair(kernel_size), pair(dilation)
@@ -62,12 +69,14 @@ class Conv2d(LibraryModule):
 
 
 class _BatchNorm(LibraryModule):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, *, device=None):
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, track_running_stats: bool = True, *, device: DeviceLike = None
+    ) -> None:
         o = options("gt_nn_batch_norm_options")
         o.affine, o.track_running_stats, o.epsilon, o.momentum = bool(affine), bool(track_running_stats), eps, momentum
         self._make(device, lib.gt_nn_batch_norm, num_features, ctypes.byref(o))
 
-    def _optional(name):  # noqa: N805 - a factory of properties
+    def _optional(name: Any):  # noqa: N805 - a factory of properties
         return property(lambda self: self._tensor(name))
 
     weight, bias = _optional("weight"), _optional("bias")
@@ -75,7 +84,7 @@ class _BatchNorm(LibraryModule):
     del _optional
 
     @property
-    def num_batches_tracked(self):
+    def num_batches_tracked(self) -> Any:
         return dict(self.named_buffers()).get("num_batches_tracked")
 
 
@@ -88,7 +97,7 @@ class BatchNorm2d(_BatchNorm):
 
 
 class LayerNorm(LibraryModule):
-    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, *, device=None):
+    def __init__(self, normalized_shape: Shape, eps: float = 1e-5, elementwise_affine: bool = True, *, device: DeviceLike = None) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         o = options("gt_nn_layer_norm_options")
         o.affine, o.epsilon = bool(elementwise_affine), eps
@@ -99,7 +108,7 @@ class LayerNorm(LibraryModule):
 
 
 class Embedding(LibraryModule):
-    def __init__(self, num_embeddings, embedding_dim, *, device=None):
+    def __init__(self, num_embeddings: int, embedding_dim: int, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_embedding, num_embeddings, embedding_dim)
 
     num_embeddings = property(lambda self: self.weight.shape[0])
@@ -107,78 +116,78 @@ class Embedding(LibraryModule):
 
 
 class Identity(LibraryModule):
-    def __init__(self, *, device=None):
+    def __init__(self, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_identity)
 
 
 class ReLU(LibraryModule):
     """`inplace` is accepted and makes no difference: a layer before it runs with it as one op."""
 
-    def __init__(self, inplace=False, *, device=None):
+    def __init__(self, inplace: bool = False, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_relu)
 
 
 class GELU(LibraryModule):
-    def __init__(self, approximate="none", *, device=None):
+    def __init__(self, approximate: str = "none", *, device: DeviceLike = None) -> None:
         if approximate not in ("none", "tanh"):
             raise ArgumentError(f"GELU: approximate {approximate!r}: give 'none' or 'tanh'")
         self._make(device, lib.gt_nn_gelu, approximate == "tanh")
 
 
 class SiLU(LibraryModule):
-    def __init__(self, inplace=False, *, device=None):
+    def __init__(self, inplace: bool = False, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_silu)
 
 
 class Tanh(LibraryModule):
-    def __init__(self, *, device=None):
+    def __init__(self, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_tanh)
 
 
 class Sigmoid(LibraryModule):
-    def __init__(self, *, device=None):
+    def __init__(self, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_sigmoid)
 
 
 class MaxPool2d(LibraryModule):
-    def __init__(self, kernel_size, stride=None, padding=0, *, device=None):
+    def __init__(self, kernel_size: IntPair, stride: Any = None, padding: Any = 0, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_max_pool2d, pair(kernel_size)[0], ctypes.byref(pool_options(kernel_size, stride, padding)))
 
 
 class AvgPool2d(LibraryModule):
-    def __init__(self, kernel_size, stride=None, padding=0, count_include_pad=True, *, device=None):
+    def __init__(self, kernel_size: IntPair, stride: Any = None, padding: Any = 0, count_include_pad: bool = True, *, device: DeviceLike = None) -> None:
         o = pool_options(kernel_size, stride, padding, count_include_pad)
         self._make(device, lib.gt_nn_avg_pool2d, pair(kernel_size)[0], ctypes.byref(o))
 
 
 class AdaptiveAvgPool2d(LibraryModule):
-    def __init__(self, output_size, *, device=None):
+    def __init__(self, output_size: IntPair, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_adaptive_avg_pool2d, *pair(output_size))
 
 
 class Dropout(LibraryModule):
-    def __init__(self, p=0.5, inplace=False, *, device=None):
+    def __init__(self, p: float = 0.5, inplace: bool = False, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_dropout, p)
 
 
 class Flatten(LibraryModule):
-    def __init__(self, start_dim=1, end_dim=-1, *, device=None):
+    def __init__(self, start_dim: int = 1, end_dim: int = -1, *, device: DeviceLike = None) -> None:
         if end_dim != -1:
             raise ArgumentError("Flatten: end_dim must be -1; use Tensor.flatten for another")
         self._make(device, lib.gt_nn_flatten, start_dim)
 
 
 class Softmax(Module):
-    def __init__(self, dim=-1, *, device=None):
+    def __init__(self, dim: int = -1, *, device: DeviceLike = None) -> None:
         super().__init__(device=device)
         self.dim = dim
 
-    def forward(self, input):
+    def forward(self, input: Tensor) -> Any:
         return F.softmax(input, self.dim)
 
 
 class LogSoftmax(Softmax):
-    def forward(self, input):
+    def forward(self, input: Tensor) -> Any:
         return F.log_softmax(input, self.dim)
 
 
@@ -186,23 +195,25 @@ class LogSoftmax(Softmax):
 
 
 class CrossEntropyLoss(Module):
-    def __init__(self, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0, *, device=None):
+    def __init__(
+        self, weight: Optional[Tensor] = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, *, device: DeviceLike = None
+    ) -> None:
         super().__init__(device=device)
         self.register_buffer("weight", weight, persistent=False)
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
 
-    def forward(self, input, target):
+    def forward(self, input: Tensor, target: Tensor) -> Any:
         return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 
     __call__ = forward
 
 
 class MSELoss(Module):
-    def __init__(self, reduction="mean", *, device=None):
+    def __init__(self, reduction: str = "mean", *, device: DeviceLike = None) -> None:
         super().__init__(device=device)
         self.reduction = reduction
 
-    def forward(self, input, target):
+    def forward(self, input: Tensor, target: Tensor) -> Any:
         return F.mse_loss(input, target, self.reduction)
 
     __call__ = forward
@@ -214,7 +225,7 @@ class MSELoss(Module):
 class Sequential(LibraryModule):
     """Runs its children in turn. A linear, conv2d or batch norm followed by ReLU runs as one op. From modules, a dictionary of them, or pairs."""
 
-    def __init__(self, *modules, device=None):
+    def __init__(self, *modules: Any, device: DeviceLike = None) -> None:
         named = isinstance(modules[0], dict) if len(modules) == 1 else False
         parts = list(modules[0].items()) if named else [(str(i), m) for i, m in enumerate(modules)]
         ctx = parts[0][1]._ctx if parts and device is None else context_for(device)
@@ -230,34 +241,34 @@ class Sequential(LibraryModule):
     def _names(self):
         return [name for name, _ in self.named_children()]
 
-    def append(self, module):
+    def append(self, module: Module) -> Sequential:
         numbers = [int(n) for n in self._names() if n.isdigit()]
         self.add_module(str(max(numbers, default=-1) + 1), module)
         return self
 
-    def set_segments(self, segments):
+    def set_segments(self, segments: int) -> Sequential:
         """Cuts the children into as many segments that backward computes again; 0: none."""
         if segments:
             self._tree.kept = callbacks.used = True
         check(lib.gt_nn_sequential_set_segments(self._h, segments))
         return self
 
-    def __len__(self):
+    def __len__(self) -> int:
         return lib.gt_module_child_count(self._h)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Module]:
         return self.children()
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         children = list(self.children())
         if isinstance(index, slice):
             raise StateError("a slice of a Sequential would share its children; a module has one place in one tree")
         return children[index]
 
-    def __setitem__(self, index, module):
+    def __setitem__(self, index: Any, module: Module) -> None:
         self._replace(self._names()[index], module)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> Any:
         if isinstance(value, Module) and self._h is not None:
             self.add_module(name, value)
         else:
@@ -267,69 +278,69 @@ class Sequential(LibraryModule):
 class ModuleList(Module):
     """Modules in a list; without a forward."""
 
-    def __init__(self, modules=(), *, device=None):
+    def __init__(self, modules: Any = (), *, device: DeviceLike = None) -> None:
         modules = list(modules)
         super().__init__(device=modules[0]._ctx if modules and device is None else device)
         self.extend(modules)
 
-    def append(self, module):
+    def append(self, module: Module) -> Any:
         self.add_module(str(len(self)), module)
         return self
 
-    def extend(self, modules):
+    def extend(self, modules: Any) -> Any:
         for module in modules:
             self.append(module)
         return self
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._children)
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         return iter(list(self._children.values()))
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         return list(self._children.values())[index]
 
-    def __setitem__(self, index, module):
+    def __setitem__(self, index: Any, module: Module) -> Any:
         self.add_module(str(range(len(self))[index]), module)
 
 
 class ModuleDict(Module):
-    def __init__(self, modules=(), *, device=None):
+    def __init__(self, modules: Any = (), *, device: DeviceLike = None) -> None:
         modules = dict(modules)
         super().__init__(device=next(iter(modules.values()))._ctx if modules and device is None else device)
         for name, module in modules.items():
             self.add_module(name, module)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._children)
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         return iter(list(self._children))
 
-    def __contains__(self, name):
+    def __contains__(self, name: str) -> bool:
         return name in self._children
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Any:
         return self._children[name]
 
-    def __setitem__(self, name, module):
+    def __setitem__(self, name: str, module: Module) -> Any:
         self.add_module(name, module)
 
-    def keys(self):
+    def keys(self) -> Any:
         return self._children.keys()
 
-    def values(self):
+    def values(self) -> Any:
         return self._children.values()
 
-    def items(self):
+    def items(self) -> Any:
         return self._children.items()
 
 
 class Residual(LibraryModule):
     """activation(body(x) + shortcut(x)); activation None or "relu"."""
 
-    def __init__(self, body, shortcut=None, activation=None):
+    def __init__(self, body: Module, shortcut: Optional[Module] = None, activation: Optional[str] = None) -> None:
         if activation not in (None, "relu"):
             raise ArgumentError(f"Residual: activation {activation!r}: give None or 'relu'")
         shortcut = Identity(device=body._ctx) if shortcut is None else shortcut
@@ -352,15 +363,15 @@ def _network(function, num_classes, device):
     return net
 
 
-def resnet18(num_classes=1000, *, device=None):
+def resnet18(num_classes: int = 1000, *, device: DeviceLike = None) -> Sequential:
     """For images [N, 3, H, W]; torchvision's names, so that its state dicts load."""
     return _network(lib.gt_nn_resnet18, num_classes, device)
 
 
-def resnet50(num_classes=1000, *, device=None):
+def resnet50(num_classes: int = 1000, *, device: DeviceLike = None) -> Sequential:
     return _network(lib.gt_nn_resnet50, num_classes, device)
 
 
-BY_KIND = {c.__name__: c for c in (Linear, Conv2d, LayerNorm, Embedding, Identity, ReLU, GELU, SiLU, Tanh, Sigmoid, MaxPool2d, AvgPool2d)}
+BY_KIND: Any = {c.__name__: c for c in (Linear, Conv2d, LayerNorm, Embedding, Identity, ReLU, GELU, SiLU, Tanh, Sigmoid, MaxPool2d, AvgPool2d)}
 BY_KIND |= {c.__name__: c for c in (AdaptiveAvgPool2d, Dropout, Flatten, Sequential, Residual)}
 BY_KIND["BatchNorm"] = _BatchNorm

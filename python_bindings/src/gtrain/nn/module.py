@@ -4,11 +4,15 @@ Every module has a counterpart in the library, so that errors and memory reports
 it. A tree of modules has one owner there, its root; here the Python objects of one tree share the object that destroys the root.
 """
 
+from __future__ import annotations
+
+import builtins
 import ctypes
 import itertools
 import os
 import threading
 import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from .. import _api
 from .._context import Callback, context_for, finish
@@ -17,6 +21,9 @@ from .._errors import ArgumentError, NotFoundError, NotSupportedError, ShapeErro
 from .._library import lib, options
 from .._signals import callbacks
 from .._tensor import Parameter, Tensor, borrow, handles, wrap
+
+if TYPE_CHECKING:
+    from .._typing import DeviceLike, DtypeLike
 
 _get_ident = threading.get_ident
 _modules = weakref.WeakValueDictionary()  # by number: modules whose forward is Python's
@@ -92,12 +99,12 @@ def _first_tensor(value):
 class Module:
     """Base of all modules. Subclass it, make layers and parameters attributes in __init__ after super().__init__(), and compute in forward."""
 
-    _h = None
-    _tree = None
-    _call = None
+    _h: Any = None
+    _tree: Any = None
+    _call: Any = None
     _is_python = True
 
-    def __init__(self, *, device=None):
+    def __init__(self, *, device: DeviceLike = None) -> None:
         ctx = context_for(device)
         o = options("gt_nn_custom_options")
         number = next(_numbers)
@@ -117,18 +124,14 @@ class Module:
 
     # --- running
 
-    def __call__(self, *inputs, **named):
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         if self._h is None:
             raise StateError(f"{type(self).__name__}.__init__ did not call super().__init__()")
         ctx = self._ctx
         if not self._is_python:
             if named:
                 return self.forward(*inputs, **named)
-            h = (
-                lib.gt_module_forward(self._h, inputs[0]._h)
-                if len(inputs) == 1
-                else lib.gt_module_forward_many(self._h, handles(inputs), len(inputs))
-            )
+            h = lib.gt_module_forward(self._h, inputs[0]._h) if len(inputs) == 1 else lib.gt_module_forward_many(self._h, handles(inputs), len(inputs))
             if h is None:
                 raise failure(ctx)
             return wrap(ctx, h)
@@ -160,14 +163,14 @@ class Module:
             lib.gt_tensor_release(h)  # the result in `call` is ours already
         return call.result
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         if self._is_python:
             raise NotSupportedError(f"{type(self).__name__} has no forward")
         return self(*inputs)
 
     # --- registration
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") and name in _PRIVATE:
             self.__dict__[name] = value
             return
@@ -195,7 +198,7 @@ class Module:
         else:
             object.__setattr__(self, name, value)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         # Only for what the object itself does not have.
         if self._h is not None and not name.startswith("__"):
             own = self.__dict__["_own"]
@@ -209,20 +212,20 @@ class Module:
                 return found
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __delattr__(self, name):
+    def __delattr__(self, name: str) -> None:
         if self._h is not None and name not in _PRIVATE and self._child(name) is not None:
             self._replace(name, None)
         else:
             object.__delattr__(self, name)
 
-    def __dir__(self):
+    def __dir__(self) -> Any:
         return [*object.__dir__(self), *self._own, *(n for n, _ in self.named_children())]
 
     def _require_made(self):
         if self._h is None:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before giving it modules or parameters")
 
-    def add_module(self, name, module):
+    def add_module(self, name: str, module: Optional[Module]) -> None:
         """Registers a child; one of that name is replaced."""
         if module is None:
             if self._child(name) is not None:
@@ -295,7 +298,7 @@ class Module:
         if module is not None:
             self._adopt_child(name, module)
 
-    def register_parameter(self, name, parameter, keep_f32=False):
+    def register_parameter(self, name: str, parameter: Optional[Parameter], keep_f32: bool = False) -> None:
         """keep_f32: `.half()` leaves it float32."""
         self._require_made()
         if parameter is None:
@@ -315,7 +318,7 @@ class Module:
         self._own[name] = parameter
         _remember(self._ctx, parameter)
 
-    def register_buffer(self, name, tensor, persistent=True, keep_f32=False):
+    def register_buffer(self, name: str, tensor: Optional[Tensor], persistent: bool = True, keep_f32: bool = False) -> None:
         self._require_made()
         if tensor is None or not persistent:
             self.__dict__[name] = tensor
@@ -332,16 +335,16 @@ class Module:
     # --- looking at it
 
     @property
-    def context(self):
+    def context(self) -> Any:
         return self._ctx
 
     @property
-    def kind(self):
+    def kind(self) -> str:
         """ "Linear", or the name of the Python class."""
         return lib.gt_module_kind(self._h).decode()
 
     @property
-    def path(self):
+    def path(self) -> str:
         """From the root: "layer1.0.conv1"; "" for the root."""
         return lib.gt_module_path(self._h).decode()
 
@@ -361,7 +364,7 @@ class Module:
                     break
         return found
 
-    def named_children(self):
+    def named_children(self) -> Iterator[Tuple[str, Module]]:
         handle, text = ctypes.c_void_p(), ctypes.c_char_p()
         names = []
         for i in range(lib.gt_module_child_count(self._h)):
@@ -370,18 +373,18 @@ class Module:
         for name in names:
             yield name, self._child(name)
 
-    def children(self):
+    def children(self) -> Iterator[Module]:
         return (child for _, child in self.named_children())
 
-    def named_modules(self, prefix=""):
+    def named_modules(self, prefix: str = "") -> Iterator[Tuple[str, Module]]:
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix and name else prefix or name)
 
-    def modules(self):
+    def modules(self) -> Iterator[Module]:
         return (m for _, m in self.named_modules())
 
-    def get_submodule(self, target):
+    def get_submodule(self, target: Tensor) -> Module:
         module = self
         for name in target.split(".") if target else ():
             child = module._child(name)
@@ -402,34 +405,34 @@ class Module:
             check(get(self._h, i, ctypes.byref(text), ctypes.byref(handle)), self._ctx)
             yield text.value.decode(), _known(self._ctx, handle.value, kind)
 
-    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: Any = True) -> Iterator[Tuple[str, Parameter]]:
         seen = set()
         for name, p in list(self._listed(lib.gt_module_parameter_count, lib.gt_module_parameter, Parameter)):
             if (recurse or "." not in name) and not (remove_duplicate and p._h in seen):
                 seen.add(p._h)
                 yield (f"{prefix}.{name}" if prefix else name), p
 
-    def parameters(self, recurse=True):
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self, recurse=True):
+    def named_buffers(self, recurse: bool = True) -> Iterator[Tuple[str, Tensor]]:
         for name, b in list(self._listed(lib.gt_module_buffer_count, lib.gt_module_buffer, None)):
             if recurse or "." not in name:
                 yield name, b
 
-    def buffers(self, recurse=True):
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         return (b for _, b in self.named_buffers(recurse))
 
-    def num_parameters(self):
+    def num_parameters(self) -> builtins.int:
         """Elements of all parameters, tied ones once."""
         elements = ctypes.c_int64()
         check(lib.gt_module_size(self._h, ctypes.byref(elements), None))
         return elements.value
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return ""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         needed = ctypes.c_size_t()
         check(lib.gt_module_describe(self._h, None, 0, ctypes.byref(needed)), self._ctx)
         buffer = ctypes.create_string_buffer(needed.value)
@@ -443,13 +446,13 @@ class Module:
 
     # --- state
 
-    def state_dict(self):
+    def state_dict(self) -> Dict[str, Tensor]:
         """Name to tensor, of parameters and buffers, sharing their memory; the names are PyTorch's."""
         out = {name: p.detach() for name, p in self.named_parameters(remove_duplicate=False)}
         out.update((name, b.detach()) for name, b in self.named_buffers())
         return out
 
-    def load_state_dict(self, state, strict=True):
+    def load_state_dict(self, state: Any, strict: bool = True) -> Tuple[List[str], List[str]]:
         """Takes the values over from tensors, NumPy arrays or PyTorch's tensors by name. Nothing is changed unless all of it fits: names (with
         `strict`) and shapes. Returns (missing, unexpected) names."""
         own = dict(self.named_parameters(remove_duplicate=False))
@@ -477,25 +480,25 @@ class Module:
     # --- modes
 
     @property
-    def training(self):
+    def training(self) -> bool:
         return bool(lib.gt_module_training(self._h))
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> Module:
         check(lib.gt_module_set_training(self._h, bool(mode)))
         return self
 
-    def eval(self):
+    def eval(self) -> Module:
         return self.train(False)
 
-    def requires_grad_(self, requires_grad=True):
+    def requires_grad_(self, requires_grad: bool = True) -> Module:
         """False freezes all parameters below."""
         check(lib.gt_module_set_trainable(self._h, bool(requires_grad)))
         return self
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         check(lib.gt_module_zero_grad(self._h))
 
-    def to(self, *targets, dtype=None, device=None):
+    def to(self, *targets: Any, dtype: DtypeLike = None, device: DeviceLike = None) -> Module:
         """To another dtype: parameters and statistics of norms stay float32 in half precision. A module stays on its device."""
         for target in targets:
             if isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda", "gpu", "auto"):
@@ -510,19 +513,19 @@ class Module:
             check(lib.gt_module_to_dtype(self._h, as_dtype(dtype).code), self._ctx)
         return self
 
-    def half(self):
+    def half(self) -> Module:
         return self.to("float16")
 
-    def bfloat16(self):
+    def bfloat16(self) -> Module:
         return self.to("bfloat16")
 
-    def float(self):
+    def float(self) -> Module:
         return self.to("float32")
 
-    def double(self):
+    def double(self) -> Module:
         return self.to("float64")
 
-    def apply(self, function):
+    def apply(self, function: Callable[[Module], Any]) -> Module:
         """Calls function(module) on all below, then on this one."""
         for child in self.children():
             child.apply(function)
@@ -530,15 +533,15 @@ class Module:
         return self
 
     @property
-    def checkpointing(self):
+    def checkpointing(self) -> bool:
         """Whether backward computes this module's forward again instead of keeping its activations."""
         return bool(lib.gt_module_checkpointing(self._h))
 
     @checkpointing.setter
-    def checkpointing(self, on):
+    def checkpointing(self, on: bool) -> None:
         self.checkpoint_(on)
 
-    def checkpoint_(self, on=True):
+    def checkpoint_(self, on: bool = True) -> Module:
         """Backward computes this module's forward again. Keep the module until then."""
         if on:
             self._tree.kept = callbacks.used = True
@@ -549,7 +552,7 @@ class Module:
 _PRIVATE = frozenset(("_h", "_tree", "_call", "_ctx", "_children", "_own"))
 
 
-def as_host_tensor(value, ctx):
+def as_host_tensor(value: Any, ctx: Any) -> Any:
     """A tensor on ctx from ours, NumPy's or PyTorch's."""
     from .._creation import tensor
 

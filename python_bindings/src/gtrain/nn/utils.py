@@ -1,11 +1,14 @@
 """Gradient clipping, as in torch.nn.utils."""
 
-import ctypes
+from __future__ import annotations
 
+import ctypes
+from typing import Any
+
+from .. import _api
 from .._errors import check
 from .._library import lib, options
 from .._tensor import Tensor, handles, wrap
-from .. import _api
 
 
 def _with_optimizer(parameters, use):
@@ -20,7 +23,7 @@ def _with_optimizer(parameters, use):
         lib.gt_optimizer_destroy(handle)
 
 
-def clip_grad_norm_(parameters, max_norm):
+def clip_grad_norm_(parameters: Any, max_norm: float) -> Tensor:
     """Scales all gradients so that their global 2-norm is at most max_norm. Returns the norm before, a tensor on the device: nothing waits."""
 
     def clip(optimizer, ctx):
@@ -31,5 +34,5 @@ def clip_grad_norm_(parameters, max_norm):
     return _with_optimizer(parameters, clip)
 
 
-def clip_grad_value_(parameters, clip_value):
+def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     _with_optimizer(parameters, lambda optimizer, ctx: check(lib.gt_optimizer_clip_grad_value(optimizer, clip_value), ctx))

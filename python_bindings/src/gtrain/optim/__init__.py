@@ -1,6 +1,9 @@
 """Update rules, named and with defaults as in torch.optim. Learning-rate schedules are in optim.lr_scheduler."""
 
+from __future__ import annotations
+
 import ctypes
+from typing import Any, Callable, Optional, Tuple
 
 from .. import _api
 from .._context import Owned
@@ -40,7 +43,7 @@ class Optimizer:
     _kind = None
     _fields = {}  # argument: field of the library's options
 
-    def __init__(self, params, defaults):
+    def __init__(self, params: Any, defaults: Any) -> None:
         params = list(params)
         if not params:
             raise ArgumentError(f"{type(self).__name__}: there are no parameters")
@@ -50,7 +53,7 @@ class Optimizer:
         for group in groups:
             self.add_param_group(group)
 
-    def add_param_group(self, group):
+    def add_param_group(self, group: Any) -> None:
         values = {**self.defaults, **group}
         parameters = values["params"]
         values["params"] = parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
@@ -90,37 +93,37 @@ class Optimizer:
         if not done:
             raise NoGradientsError(f"{type(self).__name__}: no parameter of any group has a gradient")
 
-    def step(self, closure=None):
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """One update with the gradients that are there. A parameter without one is not moved."""
         loss = closure() if closure is not None else None
         self._each(lib.gt_optimizer_step)
         return loss
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self._parts:
             check(lib.gt_optimizer_zero_grad(part._live()))
 
-    def clip_grad_norm(self, max_norm):
+    def clip_grad_norm(self, max_norm: float) -> Tensor:
         """Clips over all groups; returns the norm before, on the device."""
         from ..nn.utils import clip_grad_norm_
 
         return clip_grad_norm_([p for g in self.param_groups for p in g["params"]], max_norm)
 
     @property
-    def lr(self):
+    def lr(self) -> float:
         """The learning rate of the first group."""
         return lib.gt_optimizer_learning_rate(self._parts[0]._live())
 
     @lr.setter
-    def lr(self, value):
+    def lr(self, value: Any) -> None:
         for group in self.param_groups:
             group["lr"] = value
 
-    def close(self):
+    def close(self) -> None:
         for part in self._parts:
             part.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         lines = [type(self).__name__ + " ("]
         for i, group in enumerate(self.param_groups):
             lines.append(f"Parameter Group {i}: {len(group['params'])} tensors")
@@ -132,7 +135,7 @@ class SGD(Optimizer):
     _kind = _api.GT_OPTIMIZER_SGD
     _fields = {"lr": "learning_rate", "momentum": "momentum", "dampening": "dampening", "weight_decay": "weight_decay", "nesterov": "nesterov"}
 
-    def __init__(self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False):
+    def __init__(self, params: Any, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None:
         super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov))
 
 
@@ -140,14 +143,14 @@ class Adam(Optimizer):
     _kind = _api.GT_OPTIMIZER_ADAM
     _fields = {"lr": "learning_rate", "eps": "epsilon", "weight_decay": "weight_decay"}
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
+    def __init__(self, params: Any, lr: float = 1e-3, betas: Tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0) -> None:
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
 
 
 class AdamW(Adam):
     _kind = _api.GT_OPTIMIZER_ADAMW
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2):
+    def __init__(self, params: Any, lr: float = 1e-3, betas: Tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
 

@@ -1,6 +1,9 @@
 """Learning-rate schedules driven from Python: call step() after each optimizer step or epoch, as in torch.optim.lr_scheduler."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Dict, List, Optional
 
 from .._errors import ArgumentError
 
@@ -8,7 +11,7 @@ from .._errors import ArgumentError
 class LRScheduler:
     """Base: subclasses give the factor on each group's first learning rate after `self.last_epoch` steps."""
 
-    def __init__(self, optimizer):
+    def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -16,13 +19,13 @@ class LRScheduler:
         self.last_epoch = 0
         self._apply()
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> float:
         raise NotImplementedError
 
-    def get_last_lr(self):
+    def get_last_lr(self) -> List[float]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
-    def step(self):
+    def step(self) -> None:
         self.last_epoch += 1
         self._apply()
 
@@ -30,65 +33,65 @@ class LRScheduler:
         for i, (group, base) in enumerate(zip(self.optimizer.param_groups, self.base_lrs)):
             group["lr"] = base * self.factor(self.last_epoch, i)
 
-    def state_dict(self):
+    def state_dict(self) -> Dict[str, Any]:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Any) -> None:
         self.last_epoch, self.base_lrs = state["last_epoch"], list(state["base_lrs"])
         self._apply()
 
 
 class LambdaLR(LRScheduler):
-    def __init__(self, optimizer, lr_lambda):
+    def __init__(self, optimizer: Any, lr_lambda: Any) -> None:
         self._lambdas = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * len(optimizer.param_groups)
         super().__init__(optimizer)
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> Any:
         return self._lambdas[group](step)
 
 
 class StepLR(LRScheduler):
-    def __init__(self, optimizer, step_size, gamma=0.1):
+    def __init__(self, optimizer: Any, step_size: int, gamma: float = 0.1) -> None:
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer)
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> Any:
         return self.gamma ** (step // self.step_size)
 
 
 class MultiStepLR(LRScheduler):
-    def __init__(self, optimizer, milestones, gamma=0.1):
+    def __init__(self, optimizer: Any, milestones: Any, gamma: float = 0.1) -> None:
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer)
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> Any:
         return self.gamma ** sum(step >= m for m in self.milestones)
 
 
 class ExponentialLR(LRScheduler):
-    def __init__(self, optimizer, gamma):
+    def __init__(self, optimizer: Any, gamma: float) -> None:
         self.gamma = gamma
         super().__init__(optimizer)
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> Any:
         return self.gamma**step
 
 
 class LinearLR(LRScheduler):
-    def __init__(self, optimizer, start_factor=1 / 3, end_factor=1.0, total_iters=5):
+    def __init__(self, optimizer: Any, start_factor: Any = 1 / 3, end_factor: Any = 1.0, total_iters: Any = 5) -> None:
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer)
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> Any:
         return self.start_factor + (self.end_factor - self.start_factor) * min(step / self.total_iters, 1.0)
 
 
 class CosineAnnealingLR(LRScheduler):
-    def __init__(self, optimizer, T_max, eta_min=0.0):
+    def __init__(self, optimizer: Any, T_max: Any, eta_min: Any = 0.0) -> None:
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer)
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> Any:
         base = self.base_lrs[group]
         return (self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2) / base
 
@@ -96,7 +99,17 @@ class CosineAnnealingLR(LRScheduler):
 class OneCycleLR(LRScheduler):
     """Cosine form; the momentum is not cycled."""
 
-    def __init__(self, optimizer, max_lr, total_steps=None, epochs=None, steps_per_epoch=None, pct_start=0.3, div_factor=25.0, final_div_factor=1e4):
+    def __init__(
+        self,
+        optimizer: Any,
+        max_lr: Any,
+        total_steps: Any = None,
+        epochs: Optional[int] = None,
+        steps_per_epoch: Any = None,
+        pct_start: float = 0.3,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+    ) -> None:
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ArgumentError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
@@ -107,7 +120,7 @@ class OneCycleLR(LRScheduler):
             group["initial_lr"] = peak
         super().__init__(optimizer)
 
-    def factor(self, step, group):
+    def factor(self, step: Any, group: Any) -> Any:
         if step >= self.total_steps:
             raise ArgumentError(f"OneCycleLR: step {step} is beyond the {self.total_steps} that it was made for")
         top = self.pct_start * self.total_steps - 1
