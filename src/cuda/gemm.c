@@ -349,6 +349,7 @@ static gt_status multiply_packed(gt__cuda_device *cuda, const gt__call *call, co
 
 static gt_status multiply(gt__cuda_device *cuda, const gt__call *call, const problem *p, uint64_t workspace, bool may_pack) {
     epilogue e = !p->bias || p->batch > 1 ? EPILOGUE_NONE : p->relu ? EPILOGUE_BIAS_RELU : EPILOGUE_BIAS;
+    if (cuda->base.deterministic) workspace = 0; /* which algorithm runs must not depend on how full the card is (D6) */
     gemm_key key = make_key(p, e, workspace);
     gemm_plan *plan = gt__plan_cache_find(&cuda->gemm_plans, &key), made;
     size_t free_bytes;
