@@ -50,7 +50,7 @@ typedef struct gt_memory_stats {
     uint64_t reserved;    /* taken from the device */
     uint64_t peak_in_use; /* since creation or gt_memory_reset_peak */
     uint64_t peak_reserved;
-    uint64_t allocations;        /* calls so far */
+    uint64_t allocations;        /* that succeeded, so far */
     uint64_t device_allocations; /* of them, those that had to ask the device */
     uint64_t category_in_use[GT_MEMORY_CATEGORY_COUNT];
     uint64_t category_at_peak[GT_MEMORY_CATEGORY_COUNT]; /* what was in use at the moment of peak_in_use */
