@@ -16,6 +16,7 @@
 #include <gtrain/ops.h>
 #include <gtrain/optim.h>
 #include <gtrain/status.h>
+#include <gtrain/step.h>
 #include <gtrain/tensor.h>
 #include <gtrain/train.h>
 #include <gtrain/window.h>

@@ -69,6 +69,7 @@ typedef struct gt__update_rule {
     int32_t kind; /* gt_optimizer_kind */
     int32_t nesterov;
     double learning_rate, momentum, dampening, beta1, beta2, epsilon, weight_decay;
+    const double *rate_cell; /* device memory: in place of learning_rate; NULL: not */
 } gt__update_rule;
 
 typedef struct gt__grad_list_item {
@@ -110,7 +111,8 @@ enum {
     GT__STEP_SEED,         /* a micro-batch's items; *seed: the gradient of its loss */
     GT__STEP_WINDOW_END,   /* control of a window's update from its norm and first_bad; the scaler's update */
     GT__STEP_UNSCALE,      /* control[0] unscales gradients, control[1] updates with unscaled ones */
-    GT__STEP_SCALER_UPDATE /* of the scaler alone */
+    GT__STEP_SCALER_UPDATE, /* of the scaler alone */
+    GT__STEP_ADVANCE        /* what every kind does first, and no more */
 };
 typedef struct gt__step_task {
     gt__scaler_cells *scaler; /* NULL: no loss scaling */
@@ -126,6 +128,13 @@ typedef struct gt__step_task {
     gt_dtype items_dtype;  /* of items_cell: f32 or f64 */
     int32_t first;         /* the window's first micro-batch */
     int32_t micro_batches; /* that the window is to have */
+    /* For a program that runs many times with the same arguments; done first by every kind. NULL: nothing. */
+    const double *rate_cell;  /* in place of learning_rate */
+    uint64_t *random_cells;   /* seed and offset: the offset rises by random_advance */
+    uint64_t random_advance;
+    int32_t *settle;          /* settle_count pairs of step counts (gt__update.step): the first of each becomes what the last update wrote to the second */
+    int32_t settle_count;
+    int32_t padding;
 } gt__step_task;
 
 /* One piece of a copy_many: dense device memory, not overlapping. */
@@ -142,11 +151,12 @@ typedef struct gt__memory_holder {
 } gt__memory_holder;
 
 typedef struct gt__event gt__event;
+typedef struct gt__graph gt__graph;
 
 typedef enum gt__copy_kind { GT__COPY_HOST_TO_DEVICE, GT__COPY_DEVICE_TO_HOST, GT__COPY_DEVICE_TO_DEVICE } gt__copy_kind;
 typedef enum gt__stream_id { GT__STREAM_COMPUTE, GT__STREAM_COPY } gt__stream_id;
 
-#define GT__BACKEND_ABI 2
+#define GT__BACKEND_ABI 3
 
 struct gt__backend {
     uint32_t abi; /* GT__BACKEND_ABI */
@@ -219,6 +229,13 @@ struct gt__backend {
     gt_status (*grad_step_task)(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task);
     /* *least (device) = min(*least, mark) if an element of a dense floating array is not finite. */
     gt_status (*mark_not_finite)(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least);
+
+    /* Work on the compute stream written down instead of done, to be launched as one thing again and again. Between begin and end nothing may wait, and the
+     * device's memory stays as it is. All NULL where there is no such thing. */
+    gt_status (*capture_begin)(gt__device *device);
+    gt_status (*capture_end)(gt__device *device, gt__graph **graph); /* NULL: what was written down is thrown away */
+    gt_status (*graph_launch)(gt__device *device, gt__graph *graph);
+    void (*graph_destroy)(gt__device *device, gt__graph *graph);
 };
 
 /* What the CUDA module is given when it is loaded: the functions of libgtrain.so that it may call (it links none of its symbols).

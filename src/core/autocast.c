@@ -113,6 +113,8 @@ static gt_status renew_copy(gt_tensor *leaf, gt_dtype dtype) {
     return GT_OK;
 }
 
+gt_status gt__half_copy_make(gt_tensor *leaf, gt_dtype dtype) { return renew_copy(leaf, dtype); }
+
 /* --- casting a call's inputs ------------------------------------------------------------------------------------------------------------ */
 
 static void cast_call(gt__call *call, gt_tensor **in, gt_dtype dtype) {

@@ -172,7 +172,8 @@ static gt_status run_code(gt_context *ctx, const gt__segment_code *code, gt_tens
     if (status != GT_OK && gt_last_error()->status != status)
         status = GT_RAISE(status, "checkpoint: the segment returned %s (%d)", gt_status_name(status), (int)status);
     if (status == GT_OK && !gt__regions_hold(ctx, &open))
-        status = GT_RAISE(GT_CALLBACK, "checkpoint: the segment ended a scope or a no-grad, autocast or offload region that it had not begun");
+        status =
+            GT_RAISE(GT_CALLBACK, "checkpoint: the segment ended a scope or a no-grad, autocast or offload region that it had not begun");
     for (int32_t k = 0; k < n_out; ++k) out[k] = status == GT_OK ? gt_tensor_retain(made[k]) : NULL;
     gt__regions_leave(ctx, &open);
     for (int32_t k = 0; k < n_out && status == GT_OK; ++k) {

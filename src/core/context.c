@@ -155,16 +155,35 @@ void gt__log(gt_context *ctx, gt_log_level level, const char *format, ...) {
     gt__log_text(ctx, level, text);
 }
 
+/* Requests lie one after the other; when the last one is freed all is free again. */
+static gt_status planned_scratch(gt__scratch *s, size_t bytes, void **pointer, void **handle, bool quiet) {
+    size_t whole = (bytes + 511) & ~(size_t)511;
+    if (whole > s->bytes - s->used) {
+        if (quiet) return GT_OUT_OF_MEMORY;
+        GT_FAIL(GT_OUT_OF_MEMORY, "a kernel asked for %zu bytes of scratch memory, and %zu were planned for it", bytes, s->bytes - s->used);
+    }
+    *pointer = s->data + s->used;
+    *handle = s;
+    s->used += whole;
+    s->open++;
+    return GT_OK;
+}
+
 static gt_status scratch(gt_context *ctx, size_t bytes, void **pointer, void **handle, bool quiet) {
     gt__block *block = NULL;
     *pointer = NULL;
     *handle = NULL;
     if (bytes == 0) return GT_OK;
+    if (ctx->scratch && ctx->scratch->data) return planned_scratch(ctx->scratch, bytes, pointer, handle, quiet);
     const gt__tag tag = {.op = "workspace", .module = ctx->module_path, .category = GT_MEMORY_WORKSPACE};
     gt_status status = gt__allocator_alloc(ctx->allocator, bytes, &tag, quiet, &block);
     if (status != GT_OK) return status;
     *pointer = gt__block_data(block);
     *handle = block;
+    if (ctx->scratch) {
+        ctx->scratch->used += gt__block_bytes(block);
+        ctx->scratch->most = GT__MAX(ctx->scratch->most, ctx->scratch->used);
+    }
     return GT_OK;
 }
 
@@ -182,5 +201,12 @@ bool gt__cache_release(gt_context *ctx) {
     return after.reserved < before.reserved;
 }
 void gt__scratch_free(gt_context *ctx, void *handle) {
-    if (handle) gt__allocator_free(ctx->allocator, handle);
+    gt__scratch *s = ctx->scratch;
+    if (handle == NULL) return;
+    if (s && s->data) { /* a planned place */
+        if (--s->open == 0) s->used = 0;
+        return;
+    }
+    if (s) s->used -= gt__block_bytes(handle);
+    gt__allocator_free(ctx->allocator, handle);
 }

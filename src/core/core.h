@@ -23,6 +23,14 @@ typedef struct gt__staging {
 } gt__staging;
 #define GT__STAGING_SLOTS 4
 
+/* Scratch memory whose place was planned, or (data NULL) whose size is being measured. */
+typedef struct gt__scratch {
+    char *data;
+    size_t bytes;      /* there are */
+    size_t used, most; /* now, and at the most since it was set to 0 */
+    int32_t open;      /* requests that were not freed yet */
+} gt__scratch;
+
 #define GT__AUTOCAST_DEPTH 64
 
 /* Where in a program a call stands, and what finds the first whose result is not finite (core/diagnose.c). */
@@ -46,6 +54,14 @@ typedef struct gt__observer {
     gt_status (*overwrite)(struct gt__observer *observer, const gt_tensor *tensor, const gt_tensor *source, const char *who);
 } gt__observer;
 
+/* Takes the place of the allocator while a context's device is one that writes down instead of computing (step/trace.h). */
+typedef struct gt__tracer {
+    /* Fills data, bytes, traced and release of a storage of `bytes`. */
+    gt_status (*storage)(struct gt__tracer *tracer, gt__storage *storage, size_t bytes, const gt__tag *tag);
+    gt_memory_category *(*category)(struct gt__tracer *tracer, const gt__storage *storage); /* of a traced storage; to be read and changed */
+    uint64_t *random_cells;                                                                  /* what draws refer to */
+} gt__tracer;
+
 struct gt_context {
     gt_context_options options;
     gt__device *device;
@@ -64,6 +80,7 @@ struct gt_context {
     bool recomputing;           /* a segment runs again: no running statistics move */
     struct gt__segment *segment; /* that runs forward and is shown every call (core/checkpoint.h), else NULL */
     gt__observer *observer;      /* or NULL */
+    gt__tracer *tracer;          /* or NULL */
     uint64_t storages_made;
     struct gt__offload *offload; /* made by the first gt_offload_begin (core/offload.c), else NULL */
     uint64_t rng_seed, rng_offset;
@@ -82,6 +99,7 @@ struct gt_context {
     struct gt__string *strings; /* see gt__context_string */
     struct gt__oom *oom;        /* core/oom.c */
     gt__diagnosis *diagnosis;   /* a scaler's; NULL: nobody looks for overflows */
+    gt__scratch *scratch;       /* where kernels' scratch memory comes from while a compiled step runs, else NULL: the allocator */
 };
 
 /* --- tensors (core/tensor.c) */
@@ -100,6 +118,8 @@ static inline void gt__dropped_release(gt_context *ctx) {
 void gt__tensor_release_orphan(gt_tensor *tensor);
 /* Empties all handles that are still retained when their context goes. */
 void gt__tensors_orphan(gt_context *ctx);
+/* The same for those over traced memory, which goes with the trace. Returns how many there were. */
+int32_t gt__tensors_orphan_traced(gt_context *ctx);
 /* A new handle over `of`'s storage, outside the record, not in any scope (references 1, the caller's). */
 gt_tensor *gt__tensor_alias(const gt_tensor *of);
 /* Puts a handle that the caller owns into the innermost scope (no scope: stays the caller's). Returns it; on failure releases it and returns NULL. */
@@ -120,6 +140,9 @@ bool gt__regions_hold(const gt_context *ctx, const gt__open_regions *open);
 void gt__regions_leave(gt_context *ctx, const gt__open_regions *open);
 void gt__storage_release(gt__storage *storage);
 void gt__tensor_set_category(gt_tensor *tensor, gt_memory_category category);
+/* Of a storage; GT_MEMORY_USER where the memory is not ours. */
+gt_memory_category gt__storage_category(const gt__storage *storage);
+void gt__storage_set_category(gt__storage *storage, gt_memory_category category);
 /* Shares like gt__tensor_alias but with another meta and offset (elements, from of's first element). */
 gt_tensor *gt__tensor_view(const gt_tensor *of, const gt__meta *meta, int64_t offset);
 /* "parameter "fc1.weight" [128,9216]" or "result of conv2d [..]": for messages. */
@@ -152,6 +175,10 @@ gt_tensor *gt__half_copy_of(gt_tensor *leaf);
 /* The copy that gt__half_copy_of gave has been written with the weight. Called after the weight's version has gone up. */
 void gt__half_copy_written(gt_tensor *leaf);
 void gt__half_copies_drop(gt_context *ctx);
+/* Makes a weight's half copy, or brings it up to date. */
+gt_status gt__half_copy_make(gt_tensor *leaf, gt_dtype dtype);
+/* Whether a half copy of this storage is there and is what the weight is now. */
+static inline bool gt__half_copy_is_fresh(const gt__storage *storage) { return storage->half == NULL || storage->half_version == storage->version; }
 /* To be called for every change in place: what was saved of this memory, or of its half copy, is not what it was. */
 static inline void gt__storage_changed(gt__storage *storage) {
     storage->version++;

@@ -45,7 +45,7 @@ gt_status gt_memory_next_step(gt_context *ctx) {
 
 void gt__step_done(gt_context *ctx) {
     ctx->stepped = true;
-    gt__allocator_next_step(ctx->allocator);
+    if (ctx->tracer == NULL) gt__allocator_next_step(ctx->allocator);
 }
 
 gt_status gt_memory_trim(gt_context *ctx) {

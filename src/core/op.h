@@ -38,7 +38,8 @@ typedef union gt__attrs {
     struct {
         double a, b;
         uint64_t seed, offset;
-    } random; /* element i uses word i % 4 of Philox block offset + i / 4 */
+        const uint64_t *cells;
+    } random; /* element i uses word i % 4 of Philox block offset + i / 4. cells: device memory, a seed in place of `seed` and what `offset` is counted from; or NULL */
     struct {
         gt_dtype dtype;
         int32_t channels_last;

@@ -4,6 +4,7 @@
 void gt__random_take(gt_context *ctx, int64_t count, gt__attrs *attr) {
     attr->random.seed = ctx->rng_seed;
     attr->random.offset = ctx->rng_offset;
+    attr->random.cells = ctx->tracer ? ctx->tracer->random_cells : NULL;
     ctx->rng_offset += ((uint64_t)count + 3) / 4;
 }
 

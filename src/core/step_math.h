@@ -70,6 +70,7 @@ typedef struct gt__update_numbers {
 /* `done`: updates of this parameter before. control may be NULL. */
 GT__STEP_FN gt__update_numbers gt__update_numbers_of(const gt__update_rule *rule, const gt__step_control *control, int32_t done) {
     gt__update_numbers n = {1, 0, rule->learning_rate, 1, 0, 1, done == 0, 0};
+    if (rule->rate_cell) n.learning_rate = *rule->rate_cell;
     if (control) {
         n.factor = control->factor;
         n.limit = control->limit;
@@ -163,7 +164,7 @@ GT__STEP_FN void gt__step_window_end(const gt__step_task *t) {
         w->skipped++;
     } else {
         w->updates++;
-        w->last_rate = t->schedule.struct_size ? c->learning_rate : t->learning_rate;
+        w->last_rate = t->schedule.struct_size ? c->learning_rate : t->rate_cell ? *t->rate_cell : t->learning_rate;
     }
     if (t->scaler) {
         if (bad) gt__scaler_found(t->scaler, c);
@@ -185,6 +186,13 @@ GT__STEP_FN void gt__step_unscale(const gt__step_task *t) {
     c[1].factor = 1;
 }
 
+/* Done by `threads` threads, of which this is number `thread`. */
+GT__STEP_FN void gt__step_advance(const gt__step_task *t, int32_t thread, int32_t threads) {
+    for (int32_t i = thread; i < t->settle_count; i += threads) t->settle[2 * i] = t->settle[2 * i + 1];
+    if (thread == 0 && t->random_cells) t->random_cells[1] += t->random_advance;
+}
+
+/* By one thread, after gt__step_advance. */
 GT__STEP_FN void gt__step_run(const gt__step_task *task) {
     switch (task->kind) {
     case GT__STEP_SEED:
@@ -196,8 +204,10 @@ GT__STEP_FN void gt__step_run(const gt__step_task *task) {
     case GT__STEP_UNSCALE:
         gt__step_unscale(task);
         break;
-    default:
+    case GT__STEP_SCALER_UPDATE:
         gt__scaler_advance(task->scaler);
+        break;
+    default:
         break;
     }
 }

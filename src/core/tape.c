@@ -48,8 +48,7 @@ gt_status gt__save(gt__saved *slot, gt_tensor *tensor, gt_memory_category from) 
     slot->tensor = gt__tensor_alias(tensor);
     if (slot->tensor == NULL) return GT_OUT_OF_HOST_MEMORY;
     slot->version = tensor->storage->version;
-    gt__block *block = tensor->storage->block;
-    if (block && gt__block_category(block) == from) gt__block_set_category(tensor->ctx->allocator, block, GT_MEMORY_ACTIVATION);
+    if (gt__storage_category(tensor->storage) == from) gt__storage_set_category(tensor->storage, GT_MEMORY_ACTIVATION);
     gt__offload_saved(slot->tensor);
     return GT_OK;
 }

@@ -36,8 +36,7 @@ void gt__storage_release(gt__storage *storage) {
 
 /* No record needs it any more, but somebody keeps it: that is not backward's memory. */
 static void storage_kept(gt__storage *storage) {
-    if (storage->block && gt__block_category(storage->block) == GT_MEMORY_ACTIVATION)
-        gt__block_set_category(storage->ctx->allocator, storage->block, GT_MEMORY_TEMPORARY);
+    if (gt__storage_category(storage) == GT_MEMORY_ACTIVATION) gt__storage_set_category(storage, GT_MEMORY_TEMPORARY);
 }
 
 /* Drops everything the handle holds. */
@@ -96,6 +95,25 @@ void gt__tensors_orphan(gt_context *ctx) {
     }
 }
 
+int32_t gt__tensors_orphan_traced(gt_context *ctx) {
+    int32_t found = 0;
+    gt__dropped_release(ctx);
+    for (gt_tensor *t = ctx->live.live_next; t != &ctx->live;) {
+        if (t->storage == NULL || !t->storage->traced) {
+            t = t->live_next;
+            continue;
+        }
+        t->references++; /* emptying one may release another, never this one */
+        handle_empty(t);
+        t->live_prev->live_next = t->live_next;
+        t->live_next->live_prev = t->live_prev;
+        gt__tensor_release_orphan(t);
+        ++found;
+        t = ctx->live.live_next; /* the list may be another now */
+    }
+    return found;
+}
+
 gt_tensor *gt__tensor_new_for(gt_context *ctx, const gt__meta *meta, gt_memory_category category, const char *op) {
     gt__storage *storage = gt__calloc(1, sizeof *storage);
     if (storage == NULL) return NULL;
@@ -104,17 +122,15 @@ gt_tensor *gt__tensor_new_for(gt_context *ctx, const gt__meta *meta, gt_memory_c
     storage->birth = ++ctx->storages_made;
     if (meta->numel > 0) {
         size_t bytes = (size_t)meta->numel * gt_dtype_size(meta->dtype);
-        const gt__tag tag = {.op = op,
-                             .module = ctx->module_path,
-                             .shape = meta->shape,
-                             .ndim = meta->ndim,
-                             .dtype = meta->dtype,
-                             .category = category};
-        if (gt__allocator_alloc(ctx->allocator, bytes, &tag, false, &storage->block) != GT_OK) {
+        const gt__tag tag = {
+            .op = op, .module = ctx->module_path, .shape = meta->shape, .ndim = meta->ndim, .dtype = meta->dtype, .category = category};
+        gt_status status = ctx->tracer ? ctx->tracer->storage(ctx->tracer, storage, bytes, &tag)
+                                       : gt__allocator_alloc(ctx->allocator, bytes, &tag, false, &storage->block);
+        if (status != GT_OK) {
             gt__free(storage);
             return NULL;
         }
-        storage->data = gt__block_data(storage->block);
+        if (storage->block) storage->data = gt__block_data(storage->block);
         storage->bytes = bytes;
     }
     gt_tensor *t = handle_new(ctx);
@@ -168,9 +184,20 @@ gt_status gt__tensor_check(const gt_tensor *tensor, const char *who) {
     return GT_OK;
 }
 
-void gt__tensor_set_category(gt_tensor *tensor, gt_memory_category category) {
-    if (tensor->storage->block) gt__block_set_category(tensor->ctx->allocator, tensor->storage->block, category);
+gt_memory_category gt__storage_category(const gt__storage *storage) {
+    if (storage->block) return gt__block_category(storage->block);
+    return storage->traced && storage->ctx->tracer ? *storage->ctx->tracer->category(storage->ctx->tracer, storage) : GT_MEMORY_USER;
 }
+
+void gt__storage_set_category(gt__storage *storage, gt_memory_category category) {
+    gt_context *ctx = storage->ctx;
+    if (storage->block)
+        gt__block_set_category(ctx->allocator, storage->block, category);
+    else if (storage->traced && ctx->tracer)
+        *ctx->tracer->category(ctx->tracer, storage) = category;
+}
+
+void gt__tensor_set_category(gt_tensor *tensor, gt_memory_category category) { gt__storage_set_category(tensor->storage, category); }
 
 const char *gt__tensor_text(const gt_tensor *tensor, char *buffer, size_t size) {
     char shape[GT__SHAPE_TEXT];

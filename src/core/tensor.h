@@ -25,6 +25,8 @@ typedef struct gt__storage {
     uint64_t seen, flows;  /* numbers of the last segment that used it, and that computed it from what requires a gradient (core/checkpoint.c) */
     uint32_t walk;         /* core/oom_facts.c: which walk over the records last came here */
     uint32_t walk_flags;
+    int32_t traced;               /* not 0: there is no memory, the program's buffer number `traced` - 1 stands for it (step/trace.h) */
+    int32_t padding;
     void (*release)(void *owner); /* gives memory back that is not the allocator's (core/external.c); may be NULL */
     void *owner;
 } gt__storage;

@@ -7,13 +7,24 @@
 
 /* Values are made four at a time (a Philox block) and put where logical elements 4 b .. 4 b + 3 lie. */
 typedef struct random_job {
-    const gt__call *call;
+    gt__attrs attr;
     const gt__meta *to_meta, *from_meta;
     char *to;
     const char *from; /* dropout's x */
     bool linear;      /* to (and from) are row-major */
     void (*values)(const gt__attrs *attr, gt_dtype dtype, uint64_t block, double *out);
 } random_job;
+
+/* The call's attributes with the seed and the offset that count. */
+static gt__attrs placed(const gt__call *call) {
+    gt__attrs attr = call->attr;
+    const uint64_t *cells = attr.random.cells;
+    if (cells) {
+        attr.random.seed = cells[0];
+        attr.random.offset += cells[1];
+    }
+    return attr;
+}
 
 static int64_t logical_offset(const gt__meta *meta, int64_t index) {
     int64_t offset = 0;
@@ -69,7 +80,7 @@ static void random_range(void *argument, int64_t begin, int64_t end) {
     gt_dtype dtype = job->to_meta->dtype;
     for (int64_t block = begin; block < end; block++) {
         double values[4];
-        job->values(&job->call->attr, dtype, (uint64_t)block, values);
+        job->values(&job->attr, dtype, (uint64_t)block, values);
         int64_t first = block * 4, n = GT__MIN(job->to_meta->numel - first, 4);
         if (job->linear) {
             gt__cpu_convert(gt__cpu_at_mut(job->to, dtype, first), dtype, 1, values, GT_DTYPE_F64, 1, n);
@@ -83,7 +94,8 @@ static void random_range(void *argument, int64_t begin, int64_t end) {
 
 static gt_status make_values(gt__device *device, const gt__call *call, void (*values)(const gt__attrs *, gt_dtype, uint64_t, double *)) {
     gt_tensor *to = call->out[0];
-    random_job job = {.call = call, .to_meta = &to->meta, .to = gt__data(to), .linear = gt__meta_is_row_major(&to->meta), .values = values};
+    random_job job = {
+        .attr = placed(call), .to_meta = &to->meta, .to = gt__data(to), .linear = gt__meta_is_row_major(&to->meta), .values = values};
     gt__cpu_for(device, (to->meta.numel + 3) / 4, gt__cpu_grain(64), random_range, &job);
     return GT_OK;
 }
@@ -96,7 +108,7 @@ GT__CPU_KERNEL(arange) { return make_values(device, call, arange_values); }
 
 static void dropout_range(void *argument, int64_t begin, int64_t end) {
     const random_job *job = argument;
-    const gt__attrs *attr = &job->call->attr;
+    const gt__attrs *attr = &job->attr;
     gt_dtype dtype = job->to_meta->dtype;
     double p = attr->random.a;
     double scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
@@ -120,7 +132,7 @@ static void dropout_range(void *argument, int64_t begin, int64_t end) {
 
 GT__CPU_KERNEL(dropout) {
     gt_tensor *x = call->in[0], *y = call->out[0];
-    random_job job = {.call = call,
+    random_job job = {.attr = placed(call),
                       .to_meta = &y->meta,
                       .from_meta = &x->meta,
                       .to = gt__data(y),

@@ -250,6 +250,7 @@ gt_status gt__cpu_grad_scale(gt__device *device, const gt__grad_list_item *list,
 
 gt_status gt__cpu_step_task(gt__device *device, const gt__step_task *task) {
     (void)device;
+    gt__step_advance(task, 0, 1);
     gt__step_run(task);
     return GT_OK;
 }

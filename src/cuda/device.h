@@ -95,6 +95,12 @@ gt_status gt__cuda_event_query(gt__device *device, gt__event *event, int32_t *do
 void *gt__cuda_stream_of(gt__device *device, gt__stream_id stream);
 void gt__cuda_take_error(gt__device *device, gt__device_error *error);
 
+/* --- graph.c */
+gt_status gt__cuda_capture_begin(gt__device *device);
+gt_status gt__cuda_capture_end(gt__device *device, gt__graph **graph);
+gt_status gt__cuda_graph_launch(gt__device *device, gt__graph *graph);
+void gt__cuda_graph_destroy(gt__device *device, gt__graph *graph);
+
 /* --- gemm.c, conv.c */
 void gt__cuda_gemm_cache_init(gt__plan_cache *cache, uint32_t capacity);
 void gt__cuda_conv_cache_init(gt__plan_cache *cache, uint32_t capacity);

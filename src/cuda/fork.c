@@ -86,6 +86,19 @@ static gt_status forked_event_query(gt__device *device, gt__event *event, int32_
     (void)device, (void)event, (void)done;
     return forked();
 }
+static gt_status forked_capture_begin(gt__device *device) {
+    (void)device;
+    return forked();
+}
+static gt_status forked_capture_end(gt__device *device, gt__graph **graph) {
+    (void)device, (void)graph;
+    return forked();
+}
+static gt_status forked_graph_launch(gt__device *device, gt__graph *graph) {
+    (void)device, (void)graph;
+    return forked();
+}
+static void forked_graph_destroy(gt__device *device, gt__graph *graph) { (void)device, (void)graph; }
 static void forked_take_error(gt__device *device, gt__device_error *error) {
     (void)device;
     *error = (gt__device_error){0};
@@ -163,6 +176,10 @@ static void in_child(void) {
     guarded->step_task = forked_step_task;
     guarded->grad_step_task = forked_grad_step_task;
     guarded->mark_not_finite = forked_mark;
+    guarded->capture_begin = forked_capture_begin;
+    guarded->capture_end = forked_capture_end;
+    guarded->graph_launch = forked_graph_launch;
+    guarded->graph_destroy = forked_graph_destroy;
     guarded->copy_many = forked_copy_many;
 }
 

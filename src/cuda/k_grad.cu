@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const Partial *partia
 
 __global__ void __launch_bounds__(kMultiBlock)
     k_grad_step_task(const Partial *partial, int64_t count, const __grid_constant__ gt__step_task task) {
+    gt__step_advance(&task, threadIdx.x, blockDim.x);
     combine(partial, count, [&task](double value, int32_t bad) {
         task.control->norm = value;
         task.control->first_bad = bad;

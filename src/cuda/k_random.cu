@@ -10,6 +10,16 @@ using namespace gt;
 
 constexpr int kBlock = 256;
 
+/* Where a call's random numbers are. */
+struct Place {
+    uint64_t seed, offset;
+    const uint64_t *cells; /* a seed in place of `seed`, and what `offset` is counted from; or null */
+};
+Place place_of(const gt__call *call) { return {call->attr.random.seed, call->attr.random.offset, call->attr.random.cells}; }
+__device__ __forceinline__ Place found(Place place) {
+    return place.cells ? Place{place.cells[0], place.cells[1] + place.offset, nullptr} : place;
+}
+
 __device__ __forceinline__ uint32_t word_of(uint64_t seed, uint64_t offset, int64_t index) {
     const gt__philox_block block = gt__philox(seed, offset + static_cast<uint64_t>(index >> 2));
     const uint32_t low = (index & 1) ? block.word[1] : block.word[0], high = (index & 1) ? block.word[3] : block.word[2];
@@ -63,14 +73,15 @@ struct Gauss {
 
 /* `row_major`: element i lies at i, and a thread makes a Philox block's four. Else the walk goes over y and the logical index, and a thread makes one. */
 template <typename T, typename Make>
-__global__ void __launch_bounds__(kBlock) k_random(T *y, Make make, uint64_t seed, uint64_t offset, bool row_major, Walk<2> walk) {
+__global__ void __launch_bounds__(kBlock) k_random(T *y, Make make, Place place, bool row_major, Walk<2> walk) {
     using C = compute_t<T>;
+    const Place p = found(place);
     const int64_t n = walk.numel, step = gridDim.x * static_cast<int64_t>(kBlock);
     const int64_t first = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x;
     C values[4];
     if (row_major) {
         for (int64_t block = first; block * 4 < n; block += step) {
-            make.four(gt__philox(seed, offset + static_cast<uint64_t>(block)), values);
+            make.four(gt__philox(p.seed, p.offset + static_cast<uint64_t>(block)), values);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (block * 4 + k < n) y[block * 4 + k] = convert<T>(values[k]);
@@ -79,7 +90,7 @@ __global__ void __launch_bounds__(kBlock) k_random(T *y, Make make, uint64_t see
         for (int64_t i = first; i < n; i += step) {
             int64_t at[2];
             walk_offsets(walk, i, at);
-            make.four(gt__philox(seed, offset + static_cast<uint64_t>(at[1] >> 2)), values);
+            make.four(gt__philox(p.seed, p.offset + static_cast<uint64_t>(at[1] >> 2)), values);
             const int k = static_cast<int>(at[1] & 3);
             const C low = (k & 1) ? values[1] : values[0], high = (k & 1) ? values[3] : values[2];
             y[at[0]] = convert<T>((k & 2) ? high : low);
@@ -108,15 +119,14 @@ gt_status run_random(gt__device *device, const gt__call *call) {
     const uint32_t grid = grid_for(row_major ? ceil_div(walk.numel, 4) : walk.numel, kBlock);
     const Make make = {call->attr.random.a, call->attr.random.b};
     GT__FOR_FLOATS(call, y->meta.dtype,
-                   return launch(device, call, k_random<T, Make>, grid, kBlock, data<T>(y), make, call->attr.random.seed,
-                                 call->attr.random.offset, row_major, walk));
+                   return launch(device, call, k_random<T, Make>, grid, kBlock, data<T>(y), make, place_of(call), row_major, walk));
     return GT_OK;
 }
 
 /* --- dropout: kept where uniform(i) >= p, that is where the upper 24 bits are at least `threshold` ------------------------------------ */
 
 struct Dropout {
-    uint64_t seed, offset;
+    Place place;
     uint32_t threshold;
     double scale;
 };
@@ -125,10 +135,11 @@ struct Dropout {
 template <typename T>
 __global__ void __launch_bounds__(kBlock) k_dropout_dense(const T *x, T *y, int64_t n, Dropout drop, bool vector) {
     using C = compute_t<T>;
+    const Place place = found(drop.place);
     const C scale = static_cast<C>(drop.scale);
     const int64_t step = gridDim.x * static_cast<int64_t>(kBlock);
     for (int64_t block = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; block * 4 < n; block += step) {
-        const gt__philox_block words = gt__philox(drop.seed, drop.offset + static_cast<uint64_t>(block));
+        const gt__philox_block words = gt__philox(place.seed, place.offset + static_cast<uint64_t>(block));
         const int64_t at = block * 4;
         if (at + 4 <= n) {
             Pack<T, 4> pack = load_pack<T, 4>(x + at, vector);
@@ -147,12 +158,13 @@ __global__ void __launch_bounds__(kBlock) k_dropout_dense(const T *x, T *y, int6
 template <typename T>
 __global__ void __launch_bounds__(kBlock) k_dropout_strided(const T *x, T *y, Dropout drop, Walk<3> walk) {
     using C = compute_t<T>;
+    const Place place = found(drop.place);
     const C scale = static_cast<C>(drop.scale);
     for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < walk.numel;
          i += gridDim.x * static_cast<int64_t>(kBlock)) {
         int64_t at[3];
         walk_offsets(walk, i, at);
-        const bool keep = (word_of(drop.seed, drop.offset, at[2]) >> 8) >= drop.threshold;
+        const bool keep = (word_of(place.seed, place.offset, at[2]) >> 8) >= drop.threshold;
         y[at[0]] = convert<T>(keep ? convert<C>(x[at[1]]) * scale : C(0));
     }
 }
@@ -181,8 +193,7 @@ gt_status gt__cuda_dropout(gt__device *device, const gt__call *call) {
     Walk<3> walk;
     walk_make<3>(&walk, y->meta.ndim, y->meta.shape, {y->meta.strides, x->meta.strides, order});
     const double p = call->attr.random.a;
-    const Dropout drop = {call->attr.random.seed, call->attr.random.offset, static_cast<uint32_t>(ceil(p * 16777216.0)),
-                          p < 1.0 ? 1.0 / (1.0 - p) : 0.0};
+    const Dropout drop = {place_of(call), static_cast<uint32_t>(ceil(p * 16777216.0)), p < 1.0 ? 1.0 / (1.0 - p) : 0.0};
     GT__FOR_FLOATS(call, y->meta.dtype, return run_dropout<T>(device, call, walk, drop));
     return GT_OK;
 }

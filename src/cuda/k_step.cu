@@ -5,7 +5,10 @@
 namespace {
 using namespace gt;
 
-__global__ void k_step_task(const __grid_constant__ gt__step_task task) { gt__step_run(&task); }
+__global__ void __launch_bounds__(kMultiBlock) k_step_task(const __grid_constant__ gt__step_task task) {
+    gt__step_advance(&task, threadIdx.x, blockDim.x);
+    if (threadIdx.x == 0) gt__step_run(&task);
+}
 
 template <typename T>
 __global__ void __launch_bounds__(kMultiBlock) k_mark_not_finite(const T *data, int64_t count, uint64_t mark, unsigned long long *least) {
@@ -71,7 +74,7 @@ gt_status copy_many(gt__device *device, const gt__copy_item *list, int32_t count
 } // namespace
 
 gt_status gt__cuda_step_task(gt__device *device, const gt__step_task *task) {
-    return launch2(device, nullptr, "step", k_step_task, 1u, 1u, 1u, 1u, *task);
+    return launch2(device, nullptr, "step", k_step_task, 1u, 1u, task->settle_count > 1 ? kMultiBlock : 1u, 1u, *task);
 }
 
 gt_status gt__cuda_mark_not_finite(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least) {

@@ -123,6 +123,10 @@ gt__backend gt__cuda_table = {
     .step_task = gt__cuda_step_task,
     .grad_step_task = gt__cuda_grad_step_task,
     .mark_not_finite = gt__cuda_mark_not_finite,
+    .capture_begin = gt__cuda_capture_begin,
+    .capture_end = gt__cuda_capture_end,
+    .graph_launch = gt__cuda_graph_launch,
+    .graph_destroy = gt__cuda_graph_destroy,
     .copy_many = gt__cuda_copy_many,
 };
 

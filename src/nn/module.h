@@ -88,6 +88,8 @@ void gt__module_table_drop(gt_module *m); /* of m and all above */
 gt_status gt__module_table(gt_module *m);
 /* Reads all counters below m (`write` 0) or sets them, in one order; `values` may be NULL to count them. Returns how many there are. */
 int32_t gt__module_counters(gt_module *m, int64_t *values, bool write);
+/* Adds to each, in the same order. */
+int32_t gt__module_counters_add(gt_module *m, const int64_t *values);
 
 /* --- kinds that others look for */
 extern const gt__module_kind gt__linear_kind, gt__conv2d_kind, gt__batch_norm_kind, gt__relu_kind, gt__custom_kind;

@@ -61,6 +61,13 @@ int32_t gt__module_counters(gt_module *m, int64_t *values, bool write) {
     return n;
 }
 
+int32_t gt__module_counters_add(gt_module *m, const int64_t *values) {
+    int32_t n = 0;
+    if (m->kind->counter) *m->kind->counter(m) += values[n++];
+    for (int32_t i = 0; i < m->n_children; ++i) n += gt__module_counters_add(m->children[i], values + n);
+    return n;
+}
+
 const char *gt_module_kind(const gt_module *module) { return module ? module->kind_name : ""; }
 const char *gt_module_path(const gt_module *module) { return module ? module->path : ""; }
 gt_context *gt_module_context(const gt_module *module) { return module ? module->anchor->ctx : NULL; }

@@ -102,6 +102,7 @@ gt_status gt__custom_run(gt__device *device, const gt__call *call) {
 gt_status gt__grad_custom(gt__grad *grad) {
     const struct gt__custom *op = grad->attr->custom.op;
     int32_t n_in = grad->n_in, n_out = op->options.n_outputs;
+    GT_REQUIRE(grad->ctx->tracer == NULL, GT_NOT_SUPPORTED, "custom op \"%s\": its gradient cannot be traced", op->name);
     gt_array inputs[MAX_IN], input_grads[MAX_IN], outputs[GT__MAX_OUT], output_grads[GT__MAX_OUT];
     const gt__meta *in[MAX_IN] = {NULL};
     gt__meta out[GT__MAX_OUT];

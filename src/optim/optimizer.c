@@ -321,7 +321,8 @@ gt_status gt__optimizer_prepare(gt_optimizer *optimizer, const char *who, int32_
     return GT_OK;
 }
 
-static gt__update_rule rule_of(const gt_optimizer_options *o) {
+static gt__update_rule rule_of(const gt_optimizer *optimizer) {
+    const gt_optimizer_options *o = &optimizer->options;
     return (gt__update_rule){.kind = o->kind,
                              .nesterov = o->nesterov != 0,
                              .learning_rate = o->learning_rate,
@@ -330,12 +331,20 @@ static gt__update_rule rule_of(const gt_optimizer_options *o) {
                              .beta1 = o->beta1,
                              .beta2 = o->beta2,
                              .epsilon = o->epsilon,
-                             .weight_decay = o->weight_decay};
+                             .weight_decay = o->weight_decay,
+                             .rate_cell = optimizer->rate_cell};
+}
+
+/* Whether the device skips the step or not. */
+static void slot_updated(gt__slot_state *slot) {
+    gt_tensor *p = slot->parameter;
+    slot->master_version = ++p->storage->version;
+    if (p->meta.numel > 0) gt__half_copy_written(p);
 }
 
 gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt__step_control *control) {
     gt_context *ctx = optimizer->cells->ctx;
-    gt__update_rule rule = rule_of(&optimizer->options);
+    gt__update_rule rule = rule_of(optimizer);
     if (count > 0) {
         int32_t previous = gt__enter(ctx);
         gt_status status = ctx->backend->update(ctx->device, &rule, optimizer->updates, count, control);
@@ -345,13 +354,16 @@ gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt_
     /* Whether the device skips the step or not: it counts in the other cell from now on. */
     for (int32_t i = 0; i < optimizer->count; ++i) {
         gt__slot_state *slot = &optimizer->slots[i];
-        gt_tensor *p = slot->parameter;
-        if (gt__valid_grad(p) == NULL) continue;
-        if (p->meta.numel > 0) slot->step_cell ^= 1;
-        slot->master_version = ++p->storage->version;
-        if (p->meta.numel > 0) gt__half_copy_written(p);
+        if (gt__valid_grad(slot->parameter) == NULL) continue;
+        if (slot->parameter->meta.numel > 0) slot->step_cell ^= 1;
+        slot_updated(slot);
     }
     return GT_OK;
+}
+
+void gt__optimizer_updated(gt_optimizer *optimizer, const uint8_t *updated) {
+    for (int32_t i = 0; i < optimizer->count; ++i)
+        if (updated[i]) slot_updated(&optimizer->slots[i]);
 }
 
 gt_status gt_optimizer_step(gt_optimizer *optimizer) {

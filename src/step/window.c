@@ -135,7 +135,9 @@ static gt_status remember(gt_window *w) {
     s->rng_offset = w->ctx->rng_offset;
     s->n_copies = 0;
     if (m == NULL) return GT_OK;
-    GT_TRY(make_room(s, m, w->ctx));
+    /* A step on a GPU is launched whole: there is no failure to come back from. */
+    if (w->ctx->tracer && w->ctx->backend->kind != GT_DEVICE_CPU) return GT_OK;
+    if (w->ctx->tracer == NULL) GT_TRY(make_room(s, m, w->ctx));
     char *to = s->buffers ? s->buffers->data : NULL;
     for (int32_t i = 0; i < m->n_buffers; ++i) {
         const gt_tensor *buffer = m->table[m->n_parameters + i].tensor;
@@ -157,7 +159,7 @@ static gt_status go_back(gt_window *w) {
     w->ctx->rng_seed = s->rng_seed;
     w->ctx->rng_offset = s->rng_offset;
     gt_module *m = w->options.module;
-    if (m == NULL) return GT_OK;
+    if (m == NULL || w->ctx->tracer) return GT_OK; /* nothing has happened while it is traced */
     GT_TRY(gt__module_table(m));
     int32_t k = 0;
     for (int32_t i = 0; i < m->n_buffers; ++i) {

@@ -1,0 +1,183 @@
+/* gt_step: making one, choosing the plan for a run's inputs, and what a run leaves to be read. */
+#include "step/step.h"
+
+#include <math.h>
+
+static const gt_step_options defaults = {.struct_size = sizeof(gt_step_options), .micro_batches = 1, .autocast = GT_DTYPE_F32};
+
+gt_status gt_step_options_init(gt_step_options *options, size_t size) {
+    return gt__options_write(options, size, &defaults, sizeof defaults, "gt_step_options");
+}
+
+static gt_status check_options(gt_context *ctx, const gt_step_options *o) {
+    GT_REQUIRE(o->fn != NULL, GT_BAD_ARGUMENT, "gt_step: option fn is NULL; it must compute the loss");
+    GT_REQUIRE(o->micro_batches >= 1, GT_BAD_ARGUMENT, "gt_step: option micro_batches is %d; it must be at least 1", (int)o->micro_batches);
+    GT_REQUIRE(o->n_optimizers >= 0 && (o->n_optimizers == 0 || o->optimizers != NULL), GT_BAD_ARGUMENT, "gt_step: n_optimizers is %d%s",
+               (int)o->n_optimizers, o->optimizers ? "" : ", optimizers NULL");
+    GT_REQUIRE(o->autocast == GT_DTYPE_F32 || gt__dtype_is_half(o->autocast), GT_BAD_DTYPE,
+               "gt_step: option autocast can be f16, bf16 or (none) f32, not %s", gt_dtype_name(o->autocast));
+    GT_REQUIRE(o->module == NULL || gt_module_context(o->module) == ctx, GT_BAD_DEVICE, "gt_step: the module belongs to another context");
+    return GT_OK;
+}
+
+static gt_status make_window(gt_step *step, const gt_step_options *o) {
+    gt_window_options w;
+    GT_TRY(gt_window_options_init(&w, sizeof w));
+    w.micro_batches = o->micro_batches;
+    w.optimizers = o->optimizers;
+    w.n_optimizers = o->n_optimizers;
+    w.module = o->module;
+    w.scaler = o->scaler;
+    w.schedule = o->schedule;
+    w.clip_norm = o->clip_norm;
+    w.clip_value = o->clip_value;
+    GT_TRY(gt_window_create(&w, &step->window));
+    for (int32_t i = 0; i < o->n_optimizers; ++i) {
+        gt_context *ctx;
+        GT_TRY(gt__optimizer_context(o->optimizers[i], "gt_step_create", &ctx));
+        GT_REQUIRE(ctx == step->ctx, GT_BAD_DEVICE, "gt_step: optimizer %d belongs to another context", (int)i);
+    }
+    return GT_OK;
+}
+
+static gt_status build(gt_step *step) {
+    gt_step_options *o = &step->options;
+    gt_context *ctx = step->ctx;
+    if (o->n_optimizers > 0) {
+        GT_TRY(make_window(step, o));
+        step->optimizers = gt__calloc((size_t)o->n_optimizers, sizeof *step->optimizers);
+        if (step->optimizers == NULL) return GT_OUT_OF_HOST_MEMORY;
+        memcpy(step->optimizers, o->optimizers, (size_t)o->n_optimizers * sizeof *step->optimizers);
+    }
+    const int64_t bytes = (int64_t)(sizeof(gt__step_cells) + (size_t)o->n_optimizers * sizeof(double));
+    step->host_cells = gt__calloc(1, (size_t)bytes);
+    if (step->host_cells == NULL) return GT_OUT_OF_HOST_MEMORY;
+    step->host_cells->random[1] = UINT64_MAX; /* not what the device has */
+    gt__meta meta;
+    GT_TRY(gt__meta_make(&meta, GT_DTYPE_U8, 1, &bytes, "gt_step"));
+    step->cells = gt__tensor_new_for(ctx, &meta, GT_MEMORY_OPTIMIZER, "compiled step");
+    return step->cells ? gt__fill(step->cells, 0) : gt_last_error()->status;
+}
+
+gt_status gt_step_create(gt_context *ctx, const gt_step_options *options, gt_step **step) {
+    GT_REQUIRE_HANDLE(ctx);
+    GT_REQUIRE(options != NULL && step != NULL, GT_BAD_ARGUMENT, "gt_step_create: %s is NULL", options ? "step" : "options");
+    gt_step_options o = defaults;
+    GT_TRY(gt__options_read(&o, sizeof o, options, "gt_step_options"));
+    GT_TRY(check_options(ctx, &o));
+    gt_step *made = gt__calloc(1, sizeof *made);
+    if (made == NULL) return GT_OUT_OF_HOST_MEMORY;
+    made->options = o;
+    made->ctx = ctx;
+    gt_status status = build(made);
+    made->options.optimizers = NULL;
+    made->options.schedule = NULL;
+    if (status == GT_OK)
+        *step = made;
+    else
+        gt_step_destroy(made);
+    return status;
+}
+
+static void drop_plans(gt_step *step) {
+    for (int32_t i = 0; i < step->n_plans; ++i) gt__plan_destroy(step, step->plans[i]);
+    step->n_plans = 0;
+    step->last = NULL;
+}
+
+void gt_step_destroy(gt_step *step) {
+    if (step == NULL) return;
+    drop_plans(step);
+    gt_window_destroy(step->window);
+    gt_tensor_release(step->arena);
+    gt_tensor_release(step->cells);
+    gt__free(step->host_cells);
+    gt__free(step->optimizers);
+    gt__free(step);
+}
+
+/* --- running ------------------------------------------------------------------------------------------------------------------------------ */
+
+static gt_status check(const gt_step *step, const char *who) { return gt__tensor_check(step->cells, who); }
+
+static gt_status check_inputs(const gt_step *step, gt_tensor *const *inputs, int32_t n) {
+    GT_REQUIRE(n >= 1 && n <= GT_STEP_MAX_INPUTS && inputs != NULL, GT_BAD_ARGUMENT, "gt_step_run: %d inputs; there must be from 1 to %d",
+               (int)n, GT_STEP_MAX_INPUTS);
+    int32_t k = step->options.micro_batches;
+    for (int32_t i = 0; i < n; ++i) {
+        if (inputs[i] == NULL) return gt__error_null("gt_step_run", "an input", __FILE__, __LINE__);
+        GT_TRY(gt__tensor_check(inputs[i], "gt_step_run"));
+        GT_REQUIRE(inputs[i]->ctx == step->ctx, GT_BAD_DEVICE, "gt_step_run: input %d belongs to another context than the step", (int)i);
+        char text[300];
+        GT_REQUIRE(k == 1 || (inputs[i]->meta.ndim > 0 && inputs[i]->meta.shape[0] >= k), GT_BAD_SHAPE,
+                   "gt_step_run: input %d, %s, cannot be cut into %d micro-batches along axis 0", (int)i,
+                   gt__tensor_text(inputs[i], text, sizeof text), (int)k);
+    }
+    return GT_OK;
+}
+
+/* How an input lies in the program: as it is if it is dense. */
+static gt__meta traced_meta(const gt_tensor *input) {
+    gt__meta meta = input->meta;
+    if (!gt__meta_is_dense(&meta)) gt__meta_set_row_major(&meta);
+    return meta;
+}
+
+static gt_status find_plan(gt_step *step, gt_tensor *const *inputs, int32_t n, gt__plan **found) {
+    bool training = step->options.module && gt_module_training(step->options.module);
+    gt__meta metas[GT_STEP_MAX_INPUTS];
+    for (int32_t i = 0; i < n; ++i) metas[i] = traced_meta(inputs[i]);
+    int32_t oldest = 0;
+    for (int32_t p = 0; p < step->n_plans; ++p) {
+        gt__plan *plan = step->plans[p];
+        bool same = plan->n_inputs == n && plan->training == training;
+        for (int32_t i = 0; i < n && same; ++i)
+            same = plan->inputs[i].dtype == metas[i].dtype && gt__meta_same_layout(&plan->inputs[i], &metas[i]);
+        if (same) {
+            *found = plan;
+            return GT_OK;
+        }
+        if (plan->used < step->plans[oldest]->used) oldest = p;
+    }
+    gt__plan *made;
+    GT_TRY(gt__plan_create(step, metas, n, &made));
+    if (step->n_plans == GT__PLANS) {
+        if (step->last == step->plans[oldest]) step->last = NULL;
+        gt__plan_destroy(step, step->plans[oldest]);
+        step->plans[oldest] = step->plans[--step->n_plans];
+    }
+    step->plans[step->n_plans++] = *found = made;
+    return GT_OK;
+}
+
+gt_status gt_step_run(gt_step *step, gt_tensor *const *inputs, int32_t n_inputs) {
+    GT_REQUIRE_HANDLE(step);
+    GT_TRY(check(step, "gt_step_run"));
+    GT_TRY(check_inputs(step, inputs, n_inputs));
+    for (int32_t i = 0; i < step->options.n_optimizers; ++i) GT_TRY(gt__optimizer_check_free(step->optimizers[i], "gt_step_run"));
+    if (step->options.scaler && step->window) GT_TRY(gt__scaler_check(step->options.scaler, "gt_step_run", true));
+    gt__plan *plan;
+    GT_TRY(find_plan(step, inputs, n_inputs, &plan));
+    return gt__plan_run(step, plan, inputs);
+}
+
+/* --- results -------------------------------------------------------------------------------------------------------------------------------- */
+
+gt_tensor *gt_step_loss(const gt_step *step) { return step && step->last ? step->last->loss : NULL; }
+
+gt_tensor *gt_step_output(const gt_step *step, int32_t index) {
+    return step && step->last && index >= 0 && index < GT_STEP_MAX_OUTPUTS ? step->last->outputs[index] : NULL;
+}
+
+gt_status gt_step_get_state(gt_step *step, gt_window_state *state) {
+    GT_REQUIRE_HANDLE(step);
+    GT_REQUIRE(step->window != NULL, GT_BAD_STATE, "gt_step_get_state: the step has no optimizers");
+    return gt_window_get_state(step->window, state);
+}
+
+gt_status gt_step_reset(gt_step *step) {
+    GT_REQUIRE_HANDLE(step);
+    GT_TRY(check(step, "gt_step_reset"));
+    drop_plans(step);
+    return GT_OK;
+}
