@@ -63,6 +63,9 @@ gt_status gt__plan_place(gt__plan *plan);
 /* execute.c: one run; the inputs fit the plan. */
 gt_status gt__plan_run(gt_step *step, gt__plan *plan, gt_tensor *const *inputs);
 
+/* describe.c: the plan's program and memory, added to `text`. */
+gt_status gt__plan_text(const gt__plan *plan, gt__text *text);
+
 static inline gt__step_cells *gt__step_cells_of(const gt_step *step) { return (gt__step_cells *)step->cells->data; }
 
 #endif
