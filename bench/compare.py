@@ -1,9 +1,9 @@
-"""Times gtrain's eager training step beside PyTorch's in one run, and prints a Markdown table.
+"""Times gtrain's training step, with eager calls and compiled, beside PyTorch's eager one in one run, and prints a Markdown table.
 
 usage: compare.py cpu|cuda [--build DIR] [--rounds N]
 
 PyTorch is needed for its column only, from whatever Python runs this (in a virtual environment: it is no dependency of gtrain). On the CPU both use all cores that the
-process may run on, PyTorch in its faster memory format. On the GPU both use TF32. The two programs take turns, and the median of all rounds is taken.
+process may run on, PyTorch in its faster memory format. On the GPU both use TF32. The programs take turns, and the median of all rounds is taken.
 """
 import argparse, json, os, statistics, subprocess, sys
 
@@ -24,8 +24,8 @@ def lines(command, **more):
     return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
 
 
-def ours():
-    return {r["cfg"].split(":")[1]: r for r in lines([f"{args.build}/bench/train_step", "--device", args.device, *workloads])}
+def ours(*options):
+    return {r["cfg"].split(":")[1]: r for r in lines([f"{args.build}/bench/train_step", "--device", args.device, *options, *workloads])}
 
 
 def torch():
@@ -49,11 +49,13 @@ try:
     version = found.__version__
 except ImportError:
     version = None
-rounds = [(ours(), torch() if version else {}) for _ in range(args.rounds)]
+rounds = [(ours(), torch() if version else {}, ours("--compile")) for _ in range(args.rounds)]
 device = next(iter(rounds[0][0].values()))["device"]
 print(f"{device}; f32{' (TF32)' if args.device == 'cuda' else ''}, whole training step, median of {args.rounds} rounds of five\n")
-print(f"| workload | gtrain ms | PyTorch {version or 'not found'} ms | PyTorch / gtrain |\n| --- | --- | --- | --- |")
+print(f"| workload | gtrain ms | gtrain compiled ms | PyTorch {version or 'not found'} ms | PyTorch / gtrain | PyTorch / compiled |")
+print("| --- | --- | --- | --- | --- | --- |")
 for w in workloads:
     a = statistics.median(r[0][w]["ms"] for r in rounds)
     b = statistics.median(r[1][w]["ms"] for r in rounds) if version else float("nan")
-    print(f"| {w} | {a:.3f} | {b:.3f} | {b / a:.2f} |")
+    c = statistics.median(r[2][w]["ms"] for r in rounds)
+    print(f"| {w} | {a:.3f} | {c:.3f} | {b:.3f} | {b / a:.2f} | {b / c:.2f} |")

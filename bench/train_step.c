@@ -1,7 +1,8 @@
-/* Time of a whole eager training step (forward, loss, backward, SGD with momentum) of two small networks, as one JSON line each.
+/* Time of a whole training step (forward, loss, backward, SGD with momentum) of two small networks, as one JSON line each.
  *
- *     train_step [--device cpu|cuda] [--threads n] [--steps n] [--deterministic] WORKLOAD...      WORKLOAD: mlp64 cnn64 cnn512 …
+ *     train_step [--device cpu|cuda] [--threads n] [--steps n] [--deterministic] [--compile] WORKLOAD...      WORKLOAD: mlp64 cnn64 cnn512 …
  *
+ * --compile: as a compiled step (gt_step) instead of eager calls.
  * mlp: 784-512-512-10. cnn: conv 3x3 1-32, relu, conv 3x3 32-64, relu, max pool 2, 9216-128, relu, 128-10 on 28x28, the network of PyTorch's MNIST example. */
 #include <gtrain/gtrain.h>
 
@@ -34,7 +35,27 @@ static gt_module *make_network(gt_context *ctx, int cnn) {
     return gt_nn_sequential_from(ctx, layers, 5);
 }
 
-static gt_status step(gt_context *ctx, gt_module *net, gt_optimizer *optimizer, gt_tensor *x, gt_tensor *y) {
+static gt_status loss_of(void *user, gt_tensor *const *inputs, int32_t n, gt_step_result *result) {
+    (void)n;
+    result->loss = gt_cross_entropy(gt_module_forward(user, inputs[0]), inputs[1], NULL);
+    return result->loss ? GT_OK : gt_last_error()->status;
+}
+
+static gt_status compile(gt_context *ctx, gt_module *net, gt_optimizer *optimizer, gt_step **compiled) {
+    gt_step_options options;
+    gt_status status = gt_step_options_init(&options, sizeof options);
+    if (status != GT_OK) return status;
+    options.fn = loss_of;
+    options.user = options.module = net;
+    options.optimizers = &optimizer;
+    options.n_optimizers = 1;
+    return gt_step_create(ctx, &options, compiled);
+}
+
+/* `compiled` NULL: with eager calls. */
+static gt_status step(gt_context *ctx, gt_module *net, gt_optimizer *optimizer, gt_step *compiled, gt_tensor *x, gt_tensor *y) {
+    gt_tensor *const inputs[] = {x, y};
+    if (compiled) return gt_step_run(compiled, inputs, 2);
     gt_status status = gt_scope_begin(ctx);
     if (status != GT_OK) return status;
     status = gt_optimizer_zero_grad(optimizer);
@@ -49,7 +70,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int run(gt_context *ctx, const char *workload, int steps) {
+static int run(gt_context *ctx, const char *workload, int steps, int compiles) {
     int cnn = strncmp(workload, "cnn", 3) == 0;
     int64_t batch = atoll(workload + 3);
     if ((!cnn && strncmp(workload, "mlp", 3) != 0) || batch <= 0) {
@@ -70,15 +91,17 @@ static int run(gt_context *ctx, const char *workload, int steps) {
         return report();
     options.learning_rate = 0.01;
     options.momentum = 0.9;
+    gt_step *compiled = NULL;
     if (gt_optimizer_create_for(&options, net, &optimizer) != GT_OK) return report();
+    if (compiles && compile(ctx, net, optimizer, &compiled) != GT_OK) return report();
 
     for (int i = 0; i < 5; ++i) {
-        if (step(ctx, net, optimizer, x, y) != GT_OK) return report();
+        if (step(ctx, net, optimizer, compiled, x, y) != GT_OK) return report();
     }
     if (gt_context_synchronize(ctx) != GT_OK) return report();
     if (steps == 0) { /* about a second for each of five rounds */
         double begin = now();
-        for (int i = 0; i < 10; ++i) (void)step(ctx, net, optimizer, x, y);
+        for (int i = 0; i < 10; ++i) (void)step(ctx, net, optimizer, compiled, x, y);
         if (gt_context_synchronize(ctx) != GT_OK) return report();
         steps = (int)(1.0 / ((now() - begin) / 10)) + 1;
         if (steps > 2000) steps = 2000;
@@ -87,7 +110,7 @@ static int run(gt_context *ctx, const char *workload, int steps) {
     for (int r = 0; r < 5; ++r) {
         double begin = now();
         for (int i = 0; i < steps; ++i) {
-            if (step(ctx, net, optimizer, x, y) != GT_OK) return report();
+            if (step(ctx, net, optimizer, compiled, x, y) != GT_OK) return report();
         }
         double issued = now();
         if (gt_context_synchronize(ctx) != GT_OK) return report();
@@ -97,11 +120,12 @@ static int run(gt_context *ctx, const char *workload, int steps) {
     qsort(rounds, 5, sizeof rounds[0], by_value);
     gt_memory_stats memory;
     if (gt_memory_stats_init(&memory, sizeof memory) != GT_OK || gt_memory_get_stats(ctx, &memory) != GT_OK) return report();
-    printf("{\"cfg\": \"gtrain:%s\", \"device\": \"%s\", \"ms\": %.4f, \"min_ms\": %.4f, \"max_ms\": %.4f, \"host_ms\": %.4f, "
+    printf("{\"cfg\": \"gtrain:%s%s\", \"device\": \"%s\", \"ms\": %.4f, \"min_ms\": %.4f, \"max_ms\": %.4f, \"host_ms\": %.4f, "
            "\"samples_s\": %.0f, \"peak_mib\": %.1f}\n",
-           workload, gt_context_device_name(ctx), rounds[2] * 1e3, rounds[0] * 1e3, rounds[4] * 1e3, host * 1e3, (double)batch / rounds[2],
-           (double)memory.peak_in_use / 1048576.0);
+           workload, compiles ? ":compiled" : "", gt_context_device_name(ctx), rounds[2] * 1e3, rounds[0] * 1e3, rounds[4] * 1e3,
+           host * 1e3, (double)batch / rounds[2], (double)memory.peak_in_use / 1048576.0);
     fflush(stdout);
+    gt_step_destroy(compiled);
     gt_optimizer_destroy(optimizer);
     gt_module_destroy(net);
     gt_tensor_release(x);
@@ -112,11 +136,14 @@ static int run(gt_context *ctx, const char *workload, int steps) {
 int main(int argc, char **argv) {
     gt_context_options options;
     if (gt_context_options_init(&options, sizeof options) != GT_OK) return report();
-    int steps = 0, first = 1;
+    int steps = 0, first = 1, compiles = 0;
     for (; first < argc && strncmp(argv[first], "--", 2) == 0; ++first) {
         const char *value = first + 1 < argc ? argv[first + 1] : "";
         if (strcmp(argv[first], "--deterministic") == 0) {
             options.deterministic = 1;
+            continue;
+        } else if (strcmp(argv[first], "--compile") == 0) {
+            compiles = 1;
             continue;
         } else if (strcmp(argv[first], "--device") == 0) {
             options.device = strcmp(value, "cuda") == 0 ? GT_DEVICE_CUDA : GT_DEVICE_CPU;
@@ -135,9 +162,9 @@ int main(int argc, char **argv) {
     int result = 0;
     if (first == argc) {
         static const char *const all[] = {"mlp64", "cnn64"};
-        for (int i = 0; i < 2 && result == 0; ++i) result = run(ctx, all[i], steps);
+        for (int i = 0; i < 2 && result == 0; ++i) result = run(ctx, all[i], steps, compiles);
     }
-    for (; first < argc && result == 0; ++first) result = run(ctx, argv[first], steps);
+    for (; first < argc && result == 0; ++first) result = run(ctx, argv[first], steps, compiles);
     gt_context_destroy(ctx);
     return result;
 }

@@ -40,11 +40,14 @@ static gt_status add_to(gt_tensor **sum, gt_tensor *value) {
     return GT_OK;
 }
 
-static gt_status tally_add(tally *t, gt_tensor *logits, gt_tensor *loss, gt_tensor *labels, int64_t samples) {
+static gt_tensor *count_correct(gt_tensor *logits, gt_tensor *labels) {
+    return gt_sum(gt_equal(gt_argmax(logits, 1, 0), labels), NULL, 0, 0);
+}
+
+static gt_status tally_add(tally *t, gt_tensor *loss, gt_tensor *correct, int64_t samples) {
     gt_tensor *mean = gt_cast(gt_tensor_detach(loss), GT_DTYPE_F64); /* detached: nobody wants the gradient of a sum over steps */
-    gt_tensor *hits = gt_equal(gt_argmax(logits, 1, 0), labels);
     TRY(add_to(&t->loss, gt_mul_scalar(mean, (double)samples)));
-    TRY(add_to(&t->correct, gt_sum(hits, NULL, 0, 0)));
+    TRY(add_to(&t->correct, correct));
     t->samples += samples;
     return GT_OK;
 }
@@ -74,6 +77,8 @@ typedef struct session {
     gt_loader *training, *test;
     gt_optimizer *optimizer;
     gt_scaler *scaler;     /* keeps small f16 gradients from vanishing; NULL in other precisions */
+    gt_step *step;         /* with --compile: the whole update as one program; else NULL */
+    uint64_t budget;       /* bytes that it keeps to; 0: none */
     gt_dtype half;         /* GT_DTYPE_F16 or BF16 in mixed precision, else GT_DTYPE_F32 */
     gt_schedule schedule;  /* gives the learning rate of each step */
     tally sums;            /* of this epoch's training, then of its test */
@@ -105,6 +110,32 @@ static gt_status update(session *s, gt_tensor *loss) {
     return gt_scaler_update(s->scaler);
 }
 
+/* What an update of a compiled step begins with. It is called once for each shape of a batch, to be written down; what it computes is repeated in each run. */
+static gt_status step_loss(void *user, gt_tensor *const *inputs, int32_t n, gt_step_result *result) {
+    session *s = user;
+    (void)n;
+    gt_tensor *logits = gt_module_forward(s->net, inputs[0]);
+    result->loss = gt_cross_entropy(logits, inputs[1], NULL);
+    result->outputs[0] = count_correct(logits, inputs[1]);
+    return result->loss && result->outputs[0] ? GT_OK : gt_last_error()->status;
+}
+
+/* The step knows how to update: schedule, precision and loss scaling are part of the program. */
+static gt_status make_step(session *s) {
+    gt_step_options options;
+    TRY(gt_step_options_init(&options, sizeof options));
+    options.fn = step_loss;
+    options.user = s;
+    options.module = s->net;
+    options.optimizers = &s->optimizer;
+    options.n_optimizers = 1;
+    options.scaler = s->scaler;
+    options.schedule = &s->schedule;
+    options.autocast = s->half;
+    options.memory_budget = s->budget;
+    return gt_step_create(s->ctx, &options, &s->step);
+}
+
 /* One update, inside a scope. *count: the samples of the batch, 0 when the epoch is over. */
 static gt_status train_batch(session *s, int64_t *count) {
     gt_tensor *x, *labels; /* f32 [count,1,28,28] and i64 [count], already on the device */
@@ -112,12 +143,17 @@ static gt_status train_batch(session *s, int64_t *count) {
     if (*count == 0) return GT_OK;
 
     TRY(gt_schedule_rate(&s->schedule, s->now.total_steps, &s->now.learning_rate));
+    if (s->step) {
+        gt_tensor *const batch[] = {x, labels};
+        TRY(gt_step_run(s->step, batch, 2));
+        return tally_add(&s->sums, gt_step_loss(s->step), gt_step_output(s->step, 0), *count);
+    }
     TRY(gt_optimizer_set_learning_rate(s->optimizer, s->now.learning_rate));
     TRY(gt_optimizer_zero_grad(s->optimizer)); /* backward adds to the gradients that it finds */
 
     gt_tensor *logits, *loss = forward(s, x, labels, &logits);
     TRY(update(s, loss));
-    return tally_add(&s->sums, logits, loss, labels, *count);
+    return tally_add(&s->sums, loss, count_correct(logits, labels), *count);
 }
 
 /* Reads the loss, and with it the speed: before, a GPU may be steps behind the host. */
@@ -162,7 +198,7 @@ static gt_status test_batch(session *s, int64_t *count) {
     TRY(gt_loader_next(s->test, &x, &labels, count));
     if (*count == 0) return GT_OK;
     gt_tensor *logits, *loss = forward(s, x, labels, &logits);
-    return tally_add(&s->sums, logits, loss, labels, *count);
+    return tally_add(&s->sums, loss, count_correct(logits, labels), *count);
 }
 
 static gt_status test_epoch(session *s) {
@@ -202,7 +238,7 @@ static gt_status train_and_test(session *s) {
 
 static int run(const args *a, gt_context *ctx) {
     gt_fit_result result;
-    session s = {.ctx = ctx, .result = &result};
+    session s = {.ctx = ctx, .result = &result, .budget = (uint64_t)a->memory_budget};
     s.half = a->precision == GT_PRECISION_F16 ? GT_DTYPE_F16 : a->precision == GT_PRECISION_BF16 ? GT_DTYPE_BF16 : GT_DTYPE_F32;
     int code = fashion_open(a, ctx, &s.training, &s.test);
     if (code != 0) return code;
@@ -211,7 +247,8 @@ static int run(const args *a, gt_context *ctx) {
     s.now.steps = gt_loader_batches(s.training);
     if (s.net == NULL || gt_fit_result_init(&result, sizeof result) != GT_OK ||
         args_optimizer(a, s.net, a->epochs * s.now.steps, &s.optimizer, &s.schedule) != GT_OK ||
-        (s.half == GT_DTYPE_F16 && gt_scaler_create(ctx, NULL, &s.scaler) != GT_OK)) {
+        (s.half == GT_DTYPE_F16 && gt_scaler_create(ctx, NULL, &s.scaler) != GT_OK) ||
+        ((a->compile || a->memory_budget > 0) && make_step(&s) != GT_OK)) {
         code = args_fail(a, "making the network");
     } else {
         progress_describe(ctx, s.net);
@@ -223,6 +260,7 @@ static int run(const args *a, gt_context *ctx) {
             code = args_fail(a, "reading the memory statistics");
     }
     tally_clear(&s.sums);
+    gt_step_destroy(s.step);
     gt_scaler_destroy(s.scaler);
     gt_optimizer_destroy(s.optimizer);
     gt_module_destroy(s.net);

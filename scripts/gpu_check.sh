@@ -9,7 +9,7 @@
 #   --no-build       use what is in the build folder
 #   --no-tests       the benchmarks alone
 #   --sanitize LIST  compute-sanitizer tools, comma separated (default memcheck; "none" for none)
-#   --bench LIST     of eager, host, curve, cnn, ops, resnet, memory (default eager,host); eager, curve, ops and resnet compare with PyTorch where
+#   --bench LIST     of eager, compiled, host, curve, cnn, ops, resnet, memory (default eager,host); those but host, cnn and memory compare with PyTorch where
 #                    python3 has it.
 #                    GTRAIN_DATA names the folder of Fashion-MNIST
 set -uo pipefail
@@ -81,7 +81,7 @@ if [ "$sanitize" != none ] && command -v compute-sanitizer >/dev/null 2>&1; then
     sanitized=""
     for tool in $(echo "$sanitize" | tr ',' ' '); do
         errors=0
-        for exe in unit_core unit_ops unit_norm unit_autocast unit_offload contract cuda cuda_memory nn_tests grad_tests; do
+        for exe in unit_core unit_ops unit_norm unit_layouts unit_autocast unit_offload step_tests contract cuda cuda_memory nn_tests grad_tests; do
             [ -x "$build/bin/$exe" ] || continue
             # Tensors over 2^31 elements take minutes under the sanitizer; API errors are provoked on purpose and handled.
             names=$("$build/bin/$exe" --list | cut -f 1 | grep 'cuda$' | grep -vE 'D3_tensors_over|M6_changing|short_of_memory')
@@ -123,6 +123,22 @@ if wants eager; then
         "$build/bench/train_step" --device cuda mlp64 cnn64 cnn1000 2>&1
         echo '```'
     } >>"$work/summary"
+fi
+if wants compiled; then
+    {
+        echo
+        echo "## Compiled training step, fp16 with dynamic loss scaling, beside eager, PyTorch's hand-made graphs and compiler, and JAX"
+        echo
+        echo '```'
+        for workload in mlp64 cnn64 cnn1000 wide8192 resnet256; do
+            "$build/bench/compiled_step" $workload
+            "$build/bench/compiled_step" --eager $workload
+        done
+        python3 -c 'import torch' 2>/dev/null && python3 bench/peers/torch_graph.py mlpsmall64 cnn64 cnn1000
+        python3 -c 'import jax' 2>/dev/null && XLA_PYTHON_CLIENT_PREALLOCATE=false python3 bench/peers/jax_baseline.py mlpsmall64 cnn64 cnn1000 mlplarge8192
+        python3 -c 'import torch' 2>/dev/null && python3 bench/peers/torch_baseline.py resnet50256:eager
+        echo '```'
+    } >>"$work/summary" 2>&1
 fi
 if wants resnet; then
     {

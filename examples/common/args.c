@@ -45,6 +45,25 @@ static int read_integer(const char *option, const char *text, int64_t least, int
     return 1;
 }
 
+/* "2GiB", "512MiB", "64KiB", or bytes. */
+static int read_bytes(const char *option, const char *text, int64_t *bytes) {
+    static const struct {
+        const char *name;
+        int shift;
+    } units[] = {{"", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
+    char *end;
+    errno = 0;
+    double number = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units && errno == 0 && end != text; ++i) {
+        double whole = number * (double)(INT64_C(1) << units[i].shift);
+        if (strcmp(end, units[i].name) != 0 || !(whole >= 1 && whole < 9e18)) continue;
+        *bytes = (int64_t)whole;
+        return 0;
+    }
+    fprintf(stderr, "--%s %s: must be a size such as 2GiB, 512MiB or 65536\n", option, text);
+    return 1;
+}
+
 static int read_rate(const char *option, const char *text, double *value) {
     char *end;
     double number = strtod(text, &end);
@@ -67,12 +86,14 @@ static void print_help(const args *a, const char *what) {
            "  --precision NAME     f32, or mixed: f16 (with loss scaling) or bf16 (%s)\n"
            "  --accumulation N     batches that make one update (1); cnn only\n"
            "  --memory-limit N     MiB of device memory (all); where it is too little, cnn takes smaller micro-batches by itself\n"
+           "  --memory-budget SIZE such as 2GiB: weights, optimizer state and all that an update makes keep to it (none); compiles\n"
            "  --data DIR           folder of the four Fashion-MNIST files, plain or .gz\n"
            "  --seed N             of weights, order and dropout (%llu)\n"
            "  --threads N          CPU threads (all cores)\n"
            "  --limit-samples N    use only the first N images (all)\n"
            "  --save FILE          write the run's state there after each epoch, and when Ctrl-C or SIGTERM ends it; cnn only\n"
            "  --resume             go on from the --save file, if it is there; cnn only\n"
+           "  --compile            run each update as one compiled program; the results are the same\n"
            "  --deterministic      the same seed gives the same bits\n"
            "  --json               end with one line of JSON\n"
            "  --help               this text\n",
@@ -89,10 +110,12 @@ enum {
     OPT_PRECISION,
     OPT_ACCUMULATION,
     OPT_MEMORY_LIMIT,
+    OPT_MEMORY_BUDGET,
     OPT_DATA,
     OPT_SEED,
     OPT_THREADS,
     OPT_LIMIT,
+    OPT_COMPILE,
     OPT_DETERMINISTIC,
     OPT_JSON,
     OPT_SAVE,
@@ -109,10 +132,12 @@ static const struct option options[] = {
     {"precision", required_argument, NULL, OPT_PRECISION},
     {"accumulation", required_argument, NULL, OPT_ACCUMULATION},
     {"memory-limit", required_argument, NULL, OPT_MEMORY_LIMIT},
+    {"memory-budget", required_argument, NULL, OPT_MEMORY_BUDGET},
     {"data", required_argument, NULL, OPT_DATA},
     {"seed", required_argument, NULL, OPT_SEED},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"limit-samples", required_argument, NULL, OPT_LIMIT},
+    {"compile", no_argument, NULL, OPT_COMPILE},
     {"deterministic", no_argument, NULL, OPT_DETERMINISTIC},
     {"json", no_argument, NULL, OPT_JSON},
     {"save", required_argument, NULL, OPT_SAVE},
@@ -138,6 +163,8 @@ static int read_option(int code, args *a) {
         bad = read_integer("memory-limit", optarg, 1, INT64_MAX >> 20, &number);
         a->memory_limit = number << 20;
         return bad;
+    case OPT_MEMORY_BUDGET:
+        return read_bytes("memory-budget", optarg, &a->memory_budget);
     case OPT_EPOCHS:
         return read_integer("epochs", optarg, 1, 1000000, &a->epochs);
     case OPT_BATCH:
@@ -156,6 +183,9 @@ static int read_option(int code, args *a) {
         return bad;
     case OPT_DATA:
         a->data = optarg;
+        return 0;
+    case OPT_COMPILE:
+        a->compile = 1;
         return 0;
     case OPT_DETERMINISTIC:
         a->deterministic = 1;

@@ -15,10 +15,12 @@ typedef struct args {
     int64_t limit_samples; /* 0: all */
     double learning_rate;  /* the peak of the one-cycle schedule; 0: the optimizer's usual one */
     uint64_t seed;
-    int64_t accumulation; /* batches that make one update */
-    int64_t memory_limit; /* bytes of device memory; 0: all */
-    int32_t threads;      /* 0: all cores */
+    int64_t accumulation;  /* batches that make one update */
+    int64_t memory_limit;  /* bytes of device memory; 0: all */
+    int64_t memory_budget; /* bytes that an update's plan keeps to; 0: none */
+    int32_t threads;       /* 0: all cores */
     int32_t deterministic;
+    int32_t compile; /* updates run as compiled steps */
     int32_t json;
     const char *save; /* file of the run's state, or NULL */
     int32_t resume;   /* go on from there, if the file is there */

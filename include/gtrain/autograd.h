@@ -86,7 +86,7 @@ typedef struct gt_custom_op_options {
     uint32_t struct_size;
     int32_t n_outputs;        /* 1 to 3; default 1 */
     const char *name;         /* for messages; copied */
-    void *user;               /* handed to the callbacks; must outlive every tensor made by the op */
+    void *user;               /* handed to the callbacks; must outlive every tensor made by the op, and compiled steps that use it (step.h says when they call) */
     gt_custom_shape_fn shape; /* NULL: every output is like the first input */
     gt_custom_fn forward;     /* required */
     gt_custom_fn backward;    /* NULL: the outputs never require a gradient */

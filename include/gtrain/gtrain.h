@@ -15,6 +15,7 @@
 #include <gtrain/onnx.h>
 #include <gtrain/ops.h>
 #include <gtrain/optim.h>
+#include <gtrain/profile.h>
 #include <gtrain/status.h>
 #include <gtrain/step.h>
 #include <gtrain/tensor.h>

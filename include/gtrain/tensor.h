@@ -89,7 +89,7 @@ GT_API int64_t gt_tensor_size(const gt_tensor *tensor, int32_t axis); /* negativ
 GT_API int64_t gt_tensor_numel(const gt_tensor *tensor);              /* number of elements. @since 0.1 */
 GT_API size_t gt_tensor_bytes(const gt_tensor *tensor);               /* numel times element size. @since 0.1 */
 GT_API int32_t gt_tensor_is_contiguous(const gt_tensor *tensor);      /* row-major without holes: 1 or 0. @since 0.1 */
-GT_API void *gt_tensor_data(gt_tensor *tensor);                       /* device pointer of the first element; NULL if empty. @since 0.1 */
+GT_API void *gt_tensor_data(gt_tensor *tensor); /* device pointer of the first element; NULL if empty, and while a step is traced (step.h). @since 0.1 */
 GT_API const char *gt_tensor_name(const gt_tensor *tensor);           /* "" if it has none. @since 0.1 */
 /* Copies the name; shown in error messages and memory reports. @since 0.1 */
 GT_API gt_status gt_tensor_set_name(gt_tensor *tensor, const char *name);

@@ -27,6 +27,7 @@ def main():
     gt.set_device("cpu")
     x, y, m, w = gt.ones(4), gt.ones(4), gt.ones(4, 4), gt.ones(4, 4)
     layer, nothing = nn.Linear(4, 4), Nothing()
+    step = gt.Step(lambda x: (x * scale).sum(), gt.optim.SGD([scale := nn.Parameter(gt.ones(4))], lr=0.0))
     for name, call in {
         "x + y": lambda: x + y,
         "x * 2": lambda: x * 2,
@@ -36,6 +37,7 @@ def main():
         "m[0]": lambda: m[0],
         "linear": lambda: F.linear(m, w),
         "nn.Linear": lambda: layer(m),
+        "Step": lambda: step(x),
         "module in Python": lambda: nothing(m),
         "an empty Python call": lambda: None,
     }.items():

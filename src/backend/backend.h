@@ -134,7 +134,7 @@ typedef struct gt__step_task {
     uint64_t random_advance;
     int32_t *settle;          /* settle_count pairs of step counts (gt__update.step): the first of each becomes what the last update wrote to the second */
     int32_t settle_count;
-    int32_t padding;
+    int32_t alone; /* WINDOW_END: the window had one micro-batch, of `items` (not 0), which nobody has seeded */
 } gt__step_task;
 
 /* One piece of a copy_many: dense device memory, not overlapping. */
@@ -143,6 +143,15 @@ typedef struct gt__copy_item {
     const void *source;
     size_t bytes;
 } gt__copy_item;
+
+/* One of a program's inputs: `count` elements, dense, converted from f32 to a half-precision dtype where the dtypes differ. */
+typedef struct gt__move {
+    void *destination;
+    const void *source;
+    int64_t count;
+    gt_dtype to, from;
+} gt__move;
+#define GT__MOVES 8 /* of one call, at most */
 
 /* A process that holds memory of the device. */
 typedef struct gt__memory_holder {
@@ -156,7 +165,7 @@ typedef struct gt__graph gt__graph;
 typedef enum gt__copy_kind { GT__COPY_HOST_TO_DEVICE, GT__COPY_DEVICE_TO_HOST, GT__COPY_DEVICE_TO_DEVICE } gt__copy_kind;
 typedef enum gt__stream_id { GT__STREAM_COMPUTE, GT__STREAM_COPY } gt__stream_id;
 
-#define GT__BACKEND_ABI 3
+#define GT__BACKEND_ABI 4
 
 struct gt__backend {
     uint32_t abi; /* GT__BACKEND_ABI */
@@ -230,12 +239,29 @@ struct gt__backend {
     /* *least (device) = min(*least, mark) if an element of a dense floating array is not finite. */
     gt_status (*mark_not_finite)(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least);
 
+    /* On the compute stream, in one launch; they do not overlap. */
+    gt_status (*move_many)(gt__device *device, const gt__move *list, int32_t count);
+
     /* Work on the compute stream written down instead of done, to be launched as one thing again and again. Between begin and end nothing may wait, and the
      * device's memory stays as it is. All NULL where there is no such thing. */
     gt_status (*capture_begin)(gt__device *device);
     gt_status (*capture_end)(gt__device *device, gt__graph **graph); /* NULL: what was written down is thrown away */
+    /* Between begin and end of a capture: what follows is put on a branch beside what was there so far (aside), or on the main one again; join makes the main one
+     * wait for the branch. */
+    gt_status (*capture_branch)(gt__device *device, bool aside);
+    gt_status (*capture_join)(gt__device *device);
     gt_status (*graph_launch)(gt__device *device, gt__graph *graph);
+    /* Other sources for the move_many of the graph: as many moves, of the same sizes and dtypes. */
+    gt_status (*graph_move)(gt__device *device, gt__graph *graph, const gt__move *list, int32_t count);
     void (*graph_destroy)(gt__device *device, gt__graph *graph);
+
+    /* For the profiler. An event that notes when the stream comes to it; *seconds: from `begin` to `end`, which have both come and were not recorded inside a
+     * capture. */
+    gt_status (*timer_create)(gt__device *device, gt__event **event);
+    gt_status (*event_elapsed)(gt__device *device, gt__event *begin, gt__event *end, double *seconds);
+    /* Ranges of the calling thread that a profiler of the device's maker shows; they nest. May be NULL. */
+    void (*range_push)(gt__device *device, const char *text);
+    void (*range_pop)(gt__device *device);
 };
 
 /* What the CUDA module is given when it is loaded: the functions of libgtrain.so that it may call (it links none of its symbols).

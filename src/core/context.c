@@ -18,6 +18,7 @@ static gt_status open_device(gt_context *ctx, const gt__backend *backend) {
     gt_status status = backend->open(ctx, &ctx->options, &ctx->device);
     if (status != GT_OK) return status;
     ctx->backend = backend;
+    ctx->opened = ctx->device;
     ctx->device->backend = backend;
     ctx->device->ctx = ctx;
     ctx->device->deterministic = ctx->options.deterministic;
@@ -79,6 +80,7 @@ gt_status gt_context_create(const gt_context_options *options, gt_context **out)
 void gt_context_destroy(gt_context *ctx) {
     if (ctx == NULL) return;
     gt_error before = *gt_last_error(); /* closing must not replace what the caller may still want to read */
+    if (ctx->profiler) ctx->profiler->close(ctx->profiler);
     int32_t previous = gt__enter(ctx);
     if (ctx->backend->synchronize(ctx->device, GT__STREAM_COMPUTE) != GT_OK ||
         ctx->backend->synchronize(ctx->device, GT__STREAM_COPY) != GT_OK) {
@@ -102,7 +104,7 @@ void gt_context_destroy(gt_context *ctx) {
 }
 
 gt_device_kind gt_context_device(const gt_context *ctx) { return ctx ? ctx->backend->kind : GT_DEVICE_AUTO; }
-const char *gt_context_device_name(const gt_context *ctx) { return ctx ? ctx->device->name : ""; }
+const char *gt_context_device_name(const gt_context *ctx) { return ctx ? ctx->opened->name : ""; }
 
 gt_status gt__check_device(gt_context *ctx) {
     gt__device_error error = {0};
@@ -130,7 +132,7 @@ void *gt_context_stream(gt_context *ctx) { return ctx ? ctx->backend->stream(ctx
 gt_status gt_context_set_workspace_limit(gt_context *ctx, uint64_t bytes) {
     GT_REQUIRE_HANDLE(ctx);
     ctx->options.workspace_limit = bytes;
-    ctx->device->workspace_limit = bytes;
+    ctx->device->workspace_limit = ctx->opened->workspace_limit = bytes;
     return GT_OK;
 }
 

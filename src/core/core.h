@@ -54,16 +54,30 @@ typedef struct gt__observer {
     gt_status (*overwrite)(struct gt__observer *observer, const gt_tensor *tensor, const gt_tensor *source, const char *who);
 } gt__observer;
 
+struct gt__custom_gradient;
+
 /* Takes the place of the allocator while a context's device is one that writes down instead of computing (step/trace.h). */
 typedef struct gt__tracer {
     /* Fills data, bytes, traced and release of a storage of `bytes`. */
     gt_status (*storage)(struct gt__tracer *tracer, gt__storage *storage, size_t bytes, const gt__tag *tag);
     gt_memory_category *(*category)(struct gt__tracer *tracer, const gt__storage *storage); /* of a traced storage; to be read and changed */
     uint64_t *random_cells;                                                                  /* what draws refer to */
+    gt_status (*custom_backward)(struct gt__tracer *tracer, const struct gt__custom_gradient *gradient); /* in place of gt__custom_backward_run */
 } gt__tracer;
+
+/* What stands before a context's device to see what is asked of it (profile/profile.h), and is told of what is not asked of the device. */
+typedef struct gt__profiler {
+    void (*step_done)(struct gt__profiler *profiler);
+    /* A custom op's backward, which is no backend call, runs between the two. */
+    bool (*custom_begin)(struct gt__profiler *profiler, const struct gt__custom_gradient *gradient);
+    void (*custom_end)(struct gt__profiler *profiler, const struct gt__custom_gradient *gradient, gt_status status);
+    void (*close)(struct gt__profiler *profiler); /* the context goes: frees it */
+    bool lists; /* compiled steps are to run call by call, not as one graph */
+} gt__profiler;
 
 struct gt_context {
     gt_context_options options;
+    gt__device *opened; /* the device itself, whatever stands before it */
     gt__device *device;
     const gt__backend *backend;
     gt__allocator *allocator;
@@ -81,6 +95,7 @@ struct gt_context {
     struct gt__segment *segment; /* that runs forward and is shown every call (core/checkpoint.h), else NULL */
     gt__observer *observer;      /* or NULL */
     gt__tracer *tracer;          /* or NULL */
+    gt__profiler *profiler;      /* or NULL: nobody has profiled this context */
     uint64_t storages_made;
     struct gt__offload *offload; /* made by the first gt_offload_begin (core/offload.c), else NULL */
     uint64_t rng_seed, rng_offset;
@@ -219,6 +234,15 @@ void gt__custom_retain(struct gt__custom *op);
 void gt__custom_release(struct gt__custom *op);
 const char *gt__custom_name(const struct gt__custom *op);
 uint32_t gt__custom_saves(const struct gt__custom *op, int32_t n_in); /* mask of GT__IN, GT__OUT */
+/* A custom op's backward: what its callback is given. Dense arrays; pointers are NULL where there is nothing. */
+typedef struct gt__custom_gradient {
+    struct gt__custom *op;
+    int32_t n_in, n_out;
+    gt__meta in_meta[GT__MAX_SAVED_IN], out_meta[GT__MAX_OUT];
+    void *in[GT__MAX_SAVED_IN], *out[GT__MAX_OUT];           /* read, where the op saves them */
+    void *in_grad[GT__MAX_SAVED_IN], *out_grad[GT__MAX_OUT]; /* written, and read */
+} gt__custom_gradient;
+gt_status gt__custom_backward_run(gt__device *device, const gt__custom_gradient *gradient); /* calls the user's function */
 
 /* Device current for this thread between these two. */
 static inline int32_t gt__enter(gt_context *ctx) { return ctx->backend->enter ? ctx->backend->enter(ctx->device) : -1; }

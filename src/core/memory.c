@@ -45,7 +45,9 @@ gt_status gt_memory_next_step(gt_context *ctx) {
 
 void gt__step_done(gt_context *ctx) {
     ctx->stepped = true;
-    if (ctx->tracer == NULL) gt__allocator_next_step(ctx->allocator);
+    if (ctx->tracer != NULL) return;
+    gt__allocator_next_step(ctx->allocator);
+    if (GT__UNLIKELY(ctx->profiler != NULL)) ctx->profiler->step_done(ctx->profiler);
 }
 
 gt_status gt_memory_trim(gt_context *ctx) {

@@ -77,7 +77,8 @@ typedef union gt__attrs {
         int64_t shape[4];
         gt_activation activation;
         int32_t accumulate;
-    } conv; /* shape: the gradient's, in conv2d_backward_*; accumulate: conv2d_backward_weight adds to its output, which the caller gives */
+    } conv; /* shape: the gradient's, in conv2d_backward_*; accumulate: conv2d_backward_weight adds to its output, which the caller gives,
+               and conv2d_relu_backward_weight to both of its outputs */
     struct {
         int64_t kernel[2], stride[2], padding[2];
         int64_t shape[4];

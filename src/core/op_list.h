@@ -82,6 +82,8 @@
     X(CONV2D_RELU, "conv2d_relu", conv2d, conv2d, CHANNELS_LAST, GT__SAVE(GT__IN(1) | GT__OUT(0), GT__IN(0) | GT__OUT(0), GT__OUT(0)), HALF)  \
     X(CONV2D_BACKWARD_INPUT, "conv2d_backward_input", conv2d_backward_input, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)     /* (dy, w) */        \
     X(CONV2D_BACKWARD_WEIGHT, "conv2d_backward_weight", conv2d_backward_weight, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)  /* (dy, x) */        \
+    /* (dy, y, x) of conv2d_relu: dw, db, in f32 for halves, as bias_relu_backward and conv2d_backward_weight make them one after the other */ \
+    X(CONV2D_RELU_BACKWARD_WEIGHT, "conv2d_relu_backward_weight", conv2d_relu_backward_weight, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)  \
     /* pooling: attr.pool. max_pool2d's second output is the place of the maximum in its window: u8, or i32 where the window has over 256 places */ \
     X(MAX_POOL2D, "max_pool2d", max_pool2d, max_pool2d, CHANNELS_LAST, GT__SAVE(GT__OUT(1), 0, 0), NONE)                                      \
     X(MAX_POOL2D_BACKWARD, "max_pool2d_backward", pool2d_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)         /* (dy, index) */    \
@@ -92,7 +94,7 @@
     /* normalisation: attr.norm. Outputs: y, mean (batch norm's: and what it lost by rounding, or 0), reciprocal standard deviation (f32, f64 for f64) */                                        \
     X(BATCH_NORM, "batch_norm", batch_norm, batch_norm, CHANNELS_LAST,                                                                        \
       GT__SAVE(GT__IN(0) | GT__IN(1) | GT__OUT(1) | GT__OUT(2), GT__IN(0) | GT__OUT(1) | GT__OUT(2), 0), NONE) /* (x, w, b, running mean, running var) */ \
-    X(BATCH_NORM_BACKWARD, "batch_norm_backward", norm_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE) /* (dy, x, w, mean, rstd): dx, dw, db */   \
+    X(BATCH_NORM_BACKWARD, "batch_norm_backward", norm_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE) /* (dy, x, w, mean, rstd, dy2): dx, dw, db */ \
     /* relu(batch_norm(x)): the gradient finds where it passed from x again. Outputs as batch_norm's */                                       \
     X(BATCH_NORM_RELU, "batch_norm_relu", batch_norm, batch_norm_relu, CHANNELS_LAST,                                                         \
       GT__SAVE(GT__IN(0) | GT__IN(1) | GT__IN(2) | GT__OUT(1) | GT__OUT(2), GT__IN(0) | GT__IN(1) | GT__IN(2) | GT__OUT(1) | GT__OUT(2),      \
@@ -101,9 +103,9 @@
     X(BATCH_NORM_ADD_RELU, "batch_norm_add_relu", batch_norm, batch_norm_add_relu, CHANNELS_LAST,                                             \
       GT__SAVE_REST(GT__IN(0) | GT__IN(1) | GT__OUT(0) | GT__OUT(1) | GT__OUT(2), GT__IN(0) | GT__OUT(0) | GT__OUT(1) | GT__OUT(2),           \
                     GT__OUT(0), GT__OUT(0)), NONE)                                                                                            \
-    /* (dy, x, w, b, mean, rstd): dx, dw, db */                                                                                               \
+    /* (dy, x, w, b, mean, rstd, dy2): dx, dw, db. The gradient is dy + dy2; dy2 may be NULL or left out, here and in all of batch norm's */ \
     X(BATCH_NORM_RELU_BACKWARD, "batch_norm_relu_backward", norm_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)                      \
-    /* (dy, x, w, y, mean, rstd): dx, dw, db, dresidual */                                                                                    \
+    /* (dy, x, w, y, mean, rstd, dy2): dx, dw, db, dresidual */                                                                               \
     X(BATCH_NORM_ADD_RELU_BACKWARD, "batch_norm_add_relu_backward", norm_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)              \
     /* (x, w, b, mean, rstd), attr.norm.activation: to the bit the y that batch_norm or batch_norm_relu made with these statistics */         \
     X(BATCH_NORM_APPLY, "batch_norm_apply", batch_norm_apply, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)                                   \
@@ -120,6 +122,8 @@
       GT__SAVE(GT__IN(0) | GT__IN(1) | GT__IN(2) | GT__OUT(1) | GT__OUT(2), 0, 0), NONE)                                                      \
     /* (dloss, logits, labels, class weights or NULL, log-sum-exp, sums): dlogits */                                                          \
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward", cross_entropy_backward, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)                     \
+    /* (dloss, logits, labels, class weights or NULL): loss, log-sum-exp, sums, dlogits. Both at once, for a program that knows dloss before (step/pass_loss.c) */ \
+    X(CROSS_ENTROPY_BOTH, "cross_entropy_both", cross_entropy_both, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)                                 \
     X(EMBEDDING, "embedding", embedding, embedding, ROW_MAJOR, GT__SAVE(GT__IN(1), 0, 0), NONE)              /* (weight, indices) */           \
     X(EMBEDDING_BACKWARD, "embedding_backward", embedding_backward, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)      /* (dy, indices); attr.view: weight's shape; f32 result for halves */ \
     X(CHECKPOINT, "checkpoint", none, none, VIEW, GT__SAVE(0, 0, 0), NONE)                                   /* attr.checkpoint: a segment, see core/checkpoint.h */ \

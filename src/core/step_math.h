@@ -144,6 +144,7 @@ GT__STEP_FN void gt__step_seed(const gt__step_task *t) {
 GT__STEP_FN void gt__step_window_end(const gt__step_task *t) {
     gt__window_cells *w = t->window;
     gt__step_control *c = t->control;
+    if (t->alone) w->items = w->reference = t->items;
     double items = w->items, scale = t->scaler ? (double)t->scaler->scale : 1;
     double factor = items > 0 ? w->reference / items / scale : 0;
     bool empty = items == 0, bad = !empty && (!(items > 0) || gt__norm_is_bad(c, factor));

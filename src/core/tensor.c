@@ -218,7 +218,7 @@ int32_t gt_tensor_ndim(const gt_tensor *t) { return t ? t->meta.ndim : -1; }
 const int64_t *gt_tensor_shape(const gt_tensor *t) { return t ? t->meta.shape : NULL; }
 const int64_t *gt_tensor_strides(const gt_tensor *t) { return t ? t->meta.strides : NULL; }
 int64_t gt_tensor_numel(const gt_tensor *t) { return t ? t->meta.numel : -1; }
-void *gt_tensor_data(gt_tensor *t) { return t ? t->data : NULL; }
+void *gt_tensor_data(gt_tensor *t) { return t && !(t->storage && t->storage->traced) ? t->data : NULL; }
 const char *gt_tensor_name(const gt_tensor *t) { return t && t->name ? t->name : ""; }
 int32_t gt_tensor_is_contiguous(const gt_tensor *t) { return t ? gt__meta_is_row_major(&t->meta) : 0; }
 size_t gt_tensor_bytes(const gt_tensor *t) { return t ? (size_t)t->meta.numel * gt_dtype_size(t->meta.dtype) : 0; }

@@ -14,7 +14,7 @@
 #define SAMPLE 16
 
 typedef struct columns_job {
-    const float *x, *dy, *residual;
+    const float *x, *dy, *dy2, *residual;
     float *y; /* or dx */
     void (*scale_rows)(const struct columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows);
     int64_t rows, width;
@@ -249,6 +249,17 @@ GT__CPU_CLONES static void mask_rows(int64_t n, int64_t rows, int64_t width, flo
     }
 }
 
+GT__CPU_CLONES static void mask_rows_of_two(int64_t n, int64_t rows, int64_t width, float *restrict dz, const float *restrict dy,
+                                            const float *restrict dy2, const float *restrict x, const float *restrict k,
+                                            const float *restrict a, const float *restrict b) {
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = 0; i < n; i++) {
+            float value = (x[row * width + i] - k[i]) * a[i] + b[i];
+            dz[row * width + i] = value > 0 ? dy[row * width + i] + dy2[row * width + i] : (value != value ? value : 0);
+        }
+    }
+}
+
 /* dy's memory becomes dx. */
 GT__CPU_CLONES static void gradient_rows_in_place(int64_t n, int64_t rows, int64_t width, float *restrict dx, const float *restrict x,
                                                   const float *restrict k, const float *restrict a, const float *restrict b,
@@ -270,7 +281,10 @@ static void scale_add_relu_block(const columns_job *job, int64_t at, int64_t c, 
 }
 
 static void mask_block(const columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows) {
-    mask_rows(n, rows, job->width, job->y + at, job->dy + at, job->x + at, job->k + c, job->a + c, job->b + c);
+    if (job->dy2)
+        mask_rows_of_two(n, rows, job->width, job->y + at, job->dy + at, job->dy2 + at, job->x + at, job->k + c, job->a + c, job->b + c);
+    else
+        mask_rows(n, rows, job->width, job->y + at, job->dy + at, job->x + at, job->k + c, job->a + c, job->b + c);
 }
 
 static void gradient_block(const columns_job *job, int64_t at, int64_t c, int64_t n, int64_t rows) {
@@ -326,13 +340,14 @@ bool gt__cpu_columns_scale(gt__device *device, const gt_tensor *x, const gt_tens
     return good;
 }
 
-bool gt__cpu_columns_mask(gt__device *device, const gt_tensor *dy, const gt_tensor *x, gt_tensor *dz, int64_t rows, int64_t width,
-                          const double *mean, const double *scale, const double *shift) {
-    if (!is_f32(x) || !is_f32(dy) || !is_f32(dz)) return false;
+bool gt__cpu_columns_mask(gt__device *device, const gt_tensor *dy, const gt_tensor *dy2, const gt_tensor *x, gt_tensor *dz, int64_t rows,
+                          int64_t width, const double *mean, const double *scale, const double *shift) {
+    if (!is_f32(x) || !is_f32(dy) || !is_f32(dy2) || !is_f32(dz)) return false;
     float *k = gt__calloc((size_t)width, 3 * sizeof *k), *a = k + width, *b = a + width;
     if (!k) return false;
     bool good = coefficients(width, mean, scale, shift, k, a, b);
     columns_job job = {.x = gt__data(x), .dy = gt__data(dy), .y = gt__data(dz), .width = width, .k = k, .a = a, .b = b};
+    if (dy2) job.dy2 = gt__data(dy2);
     job.scale_rows = mask_block;
     if (good) gt__cpu_for(device, rows, gt__cpu_grain(width * 3), scale_range, &job);
     gt__free(k);

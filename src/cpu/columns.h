@@ -15,9 +15,9 @@ bool gt__cpu_columns_products(gt__device *device, const gt_tensor *dy, const gt_
 /* y = (x - mean) scale + shift, plus the residual if there is one, then relu if wanted */
 bool gt__cpu_columns_scale(gt__device *device, const gt_tensor *x, const gt_tensor *residual, gt_tensor *y, int64_t rows, int64_t width,
                            const double *mean, const double *scale, const double *shift, bool relu);
-/* dz = relu's gradient of dy, where relu had been given (x - mean) scale + shift */
-bool gt__cpu_columns_mask(gt__device *device, const gt_tensor *dy, const gt_tensor *x, gt_tensor *dz, int64_t rows, int64_t width,
-                          const double *mean, const double *scale, const double *shift);
+/* dz = relu's gradient of dy, or of dy + dy2 unless that is NULL, where relu had been given (x - mean) scale + shift */
+bool gt__cpu_columns_mask(gt__device *device, const gt_tensor *dy, const gt_tensor *dy2, const gt_tensor *x, gt_tensor *dz, int64_t rows,
+                          int64_t width, const double *mean, const double *scale, const double *shift);
 /* dx = scale (dy - shift - (x - mean) dot); dx may be dy's memory */
 bool gt__cpu_columns_gradient(gt__device *device, const gt_tensor *dy, const gt_tensor *x, gt_tensor *dx, int64_t rows, int64_t width,
                               const double *mean, const double *scale, const double *shift, const double *dot);

@@ -248,3 +248,36 @@ GT__CPU_KERNEL(conv2d_backward_weight) {
     gemm.b.batch_strides[0] = s.in;
     return gt__cpu_gemm(device, &gemm);
 }
+
+/* As the two ops that it stands for, one after the other: the gradient before relu stands in scratch memory. */
+GT__CPU_KERNEL(conv2d_relu_backward_weight) {
+    gt_tensor *dw = call->out[0], *db = call->n_out > 1 ? call->out[1] : NULL;
+    bool add = db && call->attr.conv.accumulate;
+    size_t dz_bytes = dw ? (size_t)call->in[0]->meta.numel * gt_dtype_size(call->in[0]->meta.dtype) : 0;
+    size_t at = (dz_bytes + 63) / 64 * 64, bytes = at + (add ? (size_t)db->meta.numel * gt_dtype_size(db->meta.dtype) : 0);
+    void *data = NULL, *handle = NULL;
+    if (bytes) GT_TRY(gt__scratch_alloc(device->ctx, bytes, &data, &handle));
+    gt_tensor dz = *call->in[0], sums = dz;
+    dz.data = data;
+    gt_tensor *masked_in[2] = {call->in[0], call->in[1]}, *weight_in[2] = {&dz, call->in[2]};
+    gt__call part = {
+        .ctx = call->ctx, .in = masked_in, .n_in = 2, .n_out = 2, .out = {dw ? &dz : NULL, db}, .op = GT__OP_BIAS_RELU_BACKWARD};
+    if (add) {
+        sums = *db;
+        sums.data = (char *)data + at;
+        part.out[1] = &sums;
+    }
+    gt_status status = gt__cpu_bias_relu_backward(device, &part);
+    if (status == GT_OK && add) {
+        gt_tensor *both[2] = {db, &sums};
+        gt__call sum = {.ctx = call->ctx, .in = both, .n_in = 2, .n_out = 1, .out = {db}, .op = GT__OP_ADD};
+        status = gt__cpu_add(device, &sum);
+    }
+    if (status == GT_OK && dw) {
+        gt__call weight = {
+            .ctx = call->ctx, .in = weight_in, .n_in = 2, .n_out = 1, .out = {dw}, .attr = call->attr, .op = GT__OP_CONV2D_BACKWARD_WEIGHT};
+        status = gt__cpu_conv2d_backward_weight(device, &weight);
+    }
+    gt__scratch_free(device->ctx, handle);
+    return status;
+}

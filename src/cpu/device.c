@@ -11,7 +11,7 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 
 struct gt__event {
-    int32_t nothing;
+    double seconds; /* when it was recorded */
 };
 
 /* --- memory ----------------------------------------------------------------------------------------------------------------------- */
@@ -133,8 +133,21 @@ static void cpu_event_destroy(gt__device *device, gt__event *event) {
 
 static gt_status cpu_event_record(gt__device *device, gt__event *event, gt__stream_id stream) {
     (void)device;
+    (void)stream;
+    event->seconds = gt__clock_seconds();
+    return GT_OK;
+}
+
+static gt_status cpu_event_wait_stream(gt__device *device, gt__event *event, gt__stream_id stream) {
+    (void)device;
     (void)event;
     (void)stream;
+    return GT_OK;
+}
+
+static gt_status cpu_event_elapsed(gt__device *device, gt__event *begin, gt__event *end, double *seconds) {
+    (void)device;
+    *seconds = end->seconds - begin->seconds;
     return GT_OK;
 }
 
@@ -218,7 +231,7 @@ static const gt__backend cpu_backend = {
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,
     .event_record = cpu_event_record,
-    .event_wait_stream = cpu_event_record,
+    .event_wait_stream = cpu_event_wait_stream,
     .event_wait_host = cpu_event_wait_host,
     .event_query = cpu_event_query,
     .stream = cpu_stream,
@@ -233,6 +246,9 @@ static const gt__backend cpu_backend = {
     .grad_step_task = gt__cpu_grad_step_task,
     .mark_not_finite = gt__cpu_mark_not_finite,
     .copy_many = gt__cpu_copy_many,
+    .move_many = gt__cpu_move_many,
+    .timer_create = cpu_event_create,
+    .event_elapsed = cpu_event_elapsed,
 };
 
 const gt__backend *gt__backend_cpu(void) { return &cpu_backend; }

@@ -50,6 +50,7 @@ gt_status gt__cpu_grad_scale(gt__device *device, const gt__grad_list_item *list,
 gt_status gt__cpu_step_task(gt__device *device, const gt__step_task *task);
 gt_status gt__cpu_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task);
 gt_status gt__cpu_mark_not_finite(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least);
+gt_status gt__cpu_move_many(gt__device *device, const gt__move *list, int32_t count);
 gt_status gt__cpu_copy_many(gt__device *device, const gt__copy_item *list, int32_t count);
 
 #endif

@@ -59,6 +59,7 @@
     X(CONV2D_RELU, conv2d_relu)                                                                                                            \
     X(CONV2D_BACKWARD_INPUT, conv2d_backward_input)                                                                                        \
     X(CONV2D_BACKWARD_WEIGHT, conv2d_backward_weight)                                                                                      \
+    X(CONV2D_RELU_BACKWARD_WEIGHT, conv2d_relu_backward_weight)                                                                            \
     X(MAX_POOL2D, max_pool2d)                                                                                                              \
     X(MAX_POOL2D_BACKWARD, max_pool2d_backward)                                                                                            \
     X(AVG_POOL2D, avg_pool2d)                                                                                                              \
@@ -79,6 +80,7 @@
     X(LOG_SOFTMAX, log_softmax)                                                                                                            \
     X(LOG_SOFTMAX_BACKWARD, log_softmax_backward)                                                                                          \
     X(CROSS_ENTROPY, cross_entropy)                                                                                                        \
+    X(CROSS_ENTROPY_BOTH, cross_entropy_both)                                                                                              \
     X(CROSS_ENTROPY_BACKWARD, cross_entropy_backward)                                                                                      \
     X(EMBEDDING, embedding)                                                                                                                \
     X(EMBEDDING_BACKWARD, embedding_backward)

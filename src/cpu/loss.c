@@ -153,3 +153,17 @@ GT__CPU_KERNEL(cross_entropy_backward) {
     gt__cpu_for(device, call->in[1]->meta.shape[0], gt__cpu_grain(job.classes * 32), backward_range, &job);
     return GT_OK;
 }
+
+GT__CPU_KERNEL(cross_entropy_both) {
+    gt_tensor *const *in = call->in;
+    gt_tensor *forward[3] = {in[1], in[2], in[3]}, *backward[6] = {in[0], in[1], in[2], in[3], call->out[1], call->out[2]};
+    gt__call one = *call;
+    one.in = forward;
+    one.n_in = one.n_out = 3;
+    GT_TRY(gt__cpu_cross_entropy(device, &one));
+    one.in = backward;
+    one.n_in = 6;
+    one.n_out = 1;
+    one.out[0] = call->out[3];
+    return gt__cpu_cross_entropy_backward(device, &one);
+}

@@ -8,8 +8,9 @@
 #include <math.h>
 
 typedef struct norm_job {
-    const gt_tensor *x, *dy, *w, *b, *residual; /* all but x may be NULL */
-    gt_tensor *y;                               /* or dx, or dz */
+    const gt_tensor *x, *dy, *dy2, *w, *b, *residual; /* all but x may be NULL */
+    gt_tensor *y;                                     /* or dx, or dz */
+    gt_tensor *rounded;                               /* dz again, in its result; may be NULL */
     int64_t rows, width;
     double epsilon;
     /* batch norm: a value a column */
@@ -295,38 +296,50 @@ static gt_status batch_norm_gradient(gt__device *device, const gt__call *call, c
     return GT_OK;
 }
 
-GT__CPU_KERNEL(batch_norm_backward) { return batch_norm_gradient(device, call, call->in[0], call->in[3], call->in[4]); }
-
-/* --- with relu: its gradient first, in the memory of a result, then batch norm's from there ------------------------------------------------ */
+/* --- with relu or of two gradients: what flows into batch norm first, in the memory of a result, then its gradient from there --------------- */
 
 GT__CPU_CLONES static void mask_row(int64_t n, double *dz, const double *dy, const double *y) {
     for (int64_t i = 0; i < n; i++) dz[i] = y[i] > 0 ? dy[i] : (y[i] != y[i] ? y[i] : 0);
 }
 
-/* The residual of the job is the y that decides, or NULL: it is computed from x. */
+/* The residual of the job is the y that decides, or NULL: it is computed from x. Without relu nothing is masked. */
 static void mask_range(void *argument, int64_t begin, int64_t end) {
     const norm_job *job = argument;
-    double buffer[GT__CHUNK], buffer_dy[GT__CHUNK], result[GT__CHUNK];
+    double buffer[GT__CHUNK], buffer_dy[GT__CHUNK], sum[GT__CHUNK], result[GT__CHUNK];
     for (int64_t row = begin; row < end; row++) {
         for (int64_t c = 0; c < job->width; c += GT__CHUNK) {
             int64_t n = GT__MIN(job->width - c, GT__CHUNK), at = row * job->width + c;
-            const double *y = result;
+            const double *dy = read_f64(job->dy, at, n, buffer_dy), *y = result;
+            if (job->dy2) {
+                memcpy(sum, dy, (size_t)n * sizeof *sum);
+                add_row(n, sum, read_f64(job->dy2, at, n, buffer));
+                dy = sum;
+            }
             if (job->residual)
                 y = read_f64(job->residual, at, n, buffer);
-            else
+            else if (job->relu)
                 scale_row(n, result, read_f64(job->x, at, n, buffer), job->mean + c, job->scale + c, job->shift + c);
-            mask_row(n, result, read_f64(job->dy, at, n, buffer_dy), y);
-            write_f64(job->y, at, n, result);
+            if (job->relu) {
+                mask_row(n, result, dy, y);
+                dy = result;
+            }
+            write_f64(job->y, at, n, dy);
+            if (job->rounded) write_f64(job->rounded, at, n, dy);
         }
     }
 }
 
-/* dz's memory: a result's that is there, else `*room`, the caller's. */
-static gt_status mask_room(const gt__call *call, gt_tensor *dz, void **room) {
-    gt_tensor *result = call->n_out > 3 && call->out[3] ? call->out[3] : call->out[0];
+/* dz's memory: a result's that is there, else `*room`, the caller's. The sum of two halves gets room in f32, where it is not rounded; the job rounds it for the
+ * residual's gradient. */
+static gt_status mask_room(const gt__call *call, norm_job *job, gt_tensor *dz, void **room) {
+    gt_tensor *residual = call->n_out > 3 ? call->out[3] : NULL, *result = residual ? residual : call->out[0];
     *dz = *call->in[0];
     *room = NULL;
-    if (result) {
+    job->y = dz;
+    if (job->dy2) dz->meta.dtype = gt__dtype_accumulate(dz->meta.dtype);
+    if (dz->meta.dtype != call->in[0]->meta.dtype) {
+        job->rounded = residual;
+    } else if (result) {
         dz->data = gt__data(result);
         return GT_OK;
     }
@@ -335,17 +348,39 @@ static gt_status mask_room(const gt__call *call, gt_tensor *dz, void **room) {
     return *room ? GT_OK : GT_OUT_OF_HOST_MEMORY;
 }
 
-GT__CPU_KERNEL(batch_norm_relu_backward) {
-    const gt_tensor *x = call->in[1], *mean = call->in[4], *rstd = call->in[5];
+static const gt_tensor *optional_input(const gt__call *call, int32_t k) { return k < call->n_in ? call->in[k] : NULL; }
+
+GT__CPU_KERNEL(batch_norm_backward) {
+    const gt_tensor *x = call->in[1], *mean = call->in[3], *rstd = call->in[4];
+    norm_job job = {.x = x, .dy = call->in[0], .dy2 = optional_input(call, 5), .width = x->meta.shape[1]};
     gt_tensor dz;
     void *room;
-    if (x->meta.shape[1] == 0) return GT_OK;
-    GT_TRY(mask_room(call, &dz, &room));
-    norm_job job = {.x = x, .dy = call->in[0], .w = call->in[2], .b = call->in[3], .y = &dz, .width = x->meta.shape[1]};
+    if (job.dy2 == NULL || job.width == 0) return batch_norm_gradient(device, call, job.dy, mean, rstd);
+    GT_TRY(mask_room(call, &job, &dz, &room));
+    job.rows = x->meta.numel / job.width;
+    gt__cpu_for(device, job.rows, gt__cpu_grain(job.width * 2), mask_range, &job);
+    gt_status status = batch_norm_gradient(device, call, &dz, mean, rstd);
+    gt__free(room);
+    return status;
+}
+
+GT__CPU_KERNEL(batch_norm_relu_backward) {
+    const gt_tensor *x = call->in[1], *mean = call->in[4], *rstd = call->in[5];
+    norm_job job = {.x = x,
+                    .dy = call->in[0],
+                    .dy2 = optional_input(call, 6),
+                    .w = call->in[2],
+                    .b = call->in[3],
+                    .width = x->meta.shape[1],
+                    .relu = true};
+    gt_tensor dz;
+    void *room;
+    if (job.width == 0) return GT_OK;
+    GT_TRY(mask_room(call, &job, &dz, &room));
     job.rows = x->meta.numel / job.width;
     gt_status status = given_statistics(&job, mean, rstd);
     if (status == GT_OK) {
-        if (!gt__cpu_columns_mask(device, job.dy, x, &dz, job.rows, job.width, job.mean, job.scale, job.shift))
+        if (!gt__cpu_columns_mask(device, job.dy, job.dy2, x, &dz, job.rows, job.width, job.mean, job.scale, job.shift))
             gt__cpu_for(device, job.rows, gt__cpu_grain(job.width * 3), mask_range, &job);
         gt__free((double *)job.mean);
         status = batch_norm_gradient(device, call, &dz, mean, rstd);
@@ -356,11 +391,12 @@ GT__CPU_KERNEL(batch_norm_relu_backward) {
 
 GT__CPU_KERNEL(batch_norm_add_relu_backward) {
     const gt_tensor *x = call->in[1];
+    norm_job job = {
+        .x = x, .dy = call->in[0], .dy2 = optional_input(call, 6), .residual = call->in[3], .width = x->meta.shape[1], .relu = true};
     gt_tensor dz;
     void *room;
-    if (x->meta.shape[1] == 0) return GT_OK;
-    GT_TRY(mask_room(call, &dz, &room));
-    norm_job job = {.x = x, .dy = call->in[0], .residual = call->in[3], .y = &dz, .width = x->meta.shape[1]};
+    if (job.width == 0) return GT_OK;
+    GT_TRY(mask_room(call, &job, &dz, &room));
     job.rows = x->meta.numel / job.width;
     gt__cpu_for(device, job.rows, gt__cpu_grain(job.width * 2), mask_range, &job);
     gt_status status = GT_OK;

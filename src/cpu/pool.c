@@ -1,5 +1,6 @@
 /* Pooling of channels-last images: maximum, average, adaptive average, and their gradients. The gradients gather: each input pixel adds up what the
- * windows that cover it send, so that rows of pixels can be computed on any thread. */
+ * windows that cover it send, so that rows of pixels can be computed on any thread. The result of max pooling, and its gradient, may have any
+ * strides. */
 #include "cpu/kernels.h"
 #include "cpu/target.h"
 
@@ -100,7 +101,8 @@ RUNS(f64, double)
 
 #define MAX_FORWARD(suffix, real)                                                                                                          \
     /* Channels [c, c + n) of one result. */                                                                                               \
-    static void max_pixel_##suffix(const pool_job *job, int64_t image, window rows, window columns, int64_t to, int64_t c, int64_t n) {    \
+    static void max_pixel_##suffix(const pool_job *job, int64_t image, window rows, window columns, int64_t to, int64_t at_y, int64_t c,   \
+                                   int64_t n) {                                                                                            \
         gt_dtype dtype = job->in->meta.dtype;                                                                                              \
         real best[GT__CHUNK], buffer[GT__CHUNK];                                                                                           \
         int32_t place[GT__CHUNK];                                                                                                          \
@@ -117,7 +119,8 @@ RUNS(f64, double)
                 }                                                                                                                          \
             }                                                                                                                              \
         }                                                                                                                                  \
-        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), dtype, to + c), dtype, 1, best, n);                                      \
+        int64_t step = job->out->meta.strides[1];                                                                                          \
+        gt__cpu_store_##suffix(gt__cpu_at_mut(gt__data(job->out), dtype, at_y + c * step), dtype, step, best, n);                          \
         if (!job->index_out) return;                                                                                                       \
         if (job->index_out->meta.dtype == GT_DTYPE_U8) {                                                                                   \
             uint8_t *index = (uint8_t *)gt__data(job->index_out) + to + c;                                                                 \
@@ -130,6 +133,11 @@ RUNS(f64, double)
 MAX_FORWARD(f32, float)
 MAX_FORWARD(f64, double)
 
+/* Where pixel (h, w) of an image begins. */
+static int64_t pixel_of(const gt_tensor *x, int64_t image, int64_t h, int64_t w) {
+    return image * x->meta.strides[0] + h * x->meta.strides[2] + w * x->meta.strides[3];
+}
+
 /* Rows of results. */
 static void max_forward_range(void *argument, int64_t begin, int64_t end) {
     const pool_job *job = argument;
@@ -139,13 +147,13 @@ static void max_forward_range(void *argument, int64_t begin, int64_t end) {
         window rows = window_of(job, 0, oh);
         for (int64_t ow = 0; ow < job->y[1]; ow++) {
             window columns = window_of(job, 1, ow);
-            int64_t to = (row * job->y[1] + ow) * job->channels;
+            int64_t to = (row * job->y[1] + ow) * job->channels, at_y = pixel_of(job->out, image, oh, ow);
             for (int64_t c = 0; c < job->channels; c += GT__CHUNK) {
                 int64_t n = GT__MIN(job->channels - c, GT__CHUNK);
                 if (wide)
-                    max_pixel_f64(job, image, rows, columns, to, c, n);
+                    max_pixel_f64(job, image, rows, columns, to, at_y, c, n);
                 else
-                    max_pixel_f32(job, image, rows, columns, to, c, n);
+                    max_pixel_f32(job, image, rows, columns, to, at_y, c, n);
             }
         }
     }
@@ -170,7 +178,8 @@ GT__CPU_KERNEL(max_pool2d) {
             for (int64_t ow = columns.first; ow < columns.last; ow++) {                                                                    \
                 int64_t at = ((image * job->y[0] + oh) * job->y[1] + ow) * job->channels + c;                                              \
                 int64_t here = (h - window_of(job, 0, oh).origin) * job->kernel[1] + (w - window_of(job, 1, ow).origin);                   \
-                const real *dy = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, at), dtype, 1, n, buffer);                     \
+                int64_t step = job->in->meta.strides[1], from = pixel_of(job->in, image, oh, ow) + c * step;                               \
+                const real *dy = gt__cpu_view_##suffix(gt__cpu_at(gt__data(job->in), dtype, from), dtype, step, n, buffer);                \
                 if (job->index_in->meta.dtype == GT_DTYPE_U8)                                                                              \
                     add_where_u8_##suffix(n, sum, dy, (const uint8_t *)gt__data(job->index_in) + at, (uint8_t)here);                       \
                 else                                                                                                                       \

@@ -1,5 +1,6 @@
 /* Optimizer updates, gradient norm and clipping over lists of parameters. The formulas are those of torch.optim, in its order of operations. */
 #include "core/step_math.h"
+#include "cpu/copy.h"
 #include "cpu/device.h"
 #include "cpu/target.h"
 
@@ -278,6 +279,20 @@ gt_status gt__cpu_mark_not_finite(gt__device *device, const void *data, gt_dtype
     finite_job job = {.data = data, .dtype = dtype};
     gt__cpu_for(device, count, gt__cpu_grain(4), finite_range, &job);
     if (job.found) *least = GT__MIN(*least, mark);
+    return GT_OK;
+}
+
+/* --- a program's inputs ---------------------------------------------------------------------------------------------------------------- */
+static void move_range(void *argument, int64_t begin, int64_t end) {
+    const gt__move *m = argument;
+    gt__cpu_convert(gt__cpu_at_mut(m->destination, m->to, begin), m->to, 1, gt__cpu_at(m->source, m->from, begin), m->from, 1, end - begin);
+}
+
+gt_status gt__cpu_move_many(gt__device *device, const gt__move *list, int32_t count) {
+    for (int32_t k = 0; k < count; k++) {
+        gt__move m = list[k];
+        gt__cpu_for(device, m.count, gt__cpu_grain(2), move_range, &m);
+    }
     return GT_OK;
 }
 

@@ -25,8 +25,14 @@ inline Columns columns_make(gt__device *device, int64_t rows, int64_t channels, 
     c.block_x = 1;
     while (c.block_x < 32 && c.block_x < threads) c.block_x *= 2;
     c.block_y = kColumnBlock / c.block_x;
+    const int64_t processors = gt__cuda_multiprocessors(device);
+    /* Few rows: narrower blocks, and more of them, instead of many rows for each thread. */
+    while (c.block_x > 8 && rows > c.block_y && ceil_div(threads, c.block_x) * ceil_div(rows, 2 * c.block_y) < processors) {
+        c.block_x /= 2;
+        c.block_y *= 2;
+    }
     c.tiles = static_cast<uint32_t>(max64(ceil_div(threads, c.block_x), 1));
-    const int64_t wanted = ceil_div(8 * static_cast<int64_t>(gt__cuda_multiprocessors(device)), c.tiles);
+    const int64_t wanted = ceil_div(8 * processors, c.tiles);
     const int64_t parts = min64(min64(wanted, rows / (rows_per_thread * c.block_y)), min64(most_parts, kMaxGridY));
     c.parts = static_cast<uint32_t>(max64(parts, 1));
     c.part_rows = ceil_div(rows, c.parts);
@@ -67,6 +73,61 @@ __device__ __forceinline__ void column_sum(C (&values)[V], C *shared) {
         if (threadIdx.y < half) {
 #pragma unroll
             for (int i = 0; i < V; i++) values[i] += shared[(i * blockDim.y + threadIdx.y + half) * blockDim.x + threadIdx.x];
+        }
+    }
+}
+
+/* True in all threads of the block that is the last of its tile to come here; it sees what the others had written before. The counter goes back to 0. */
+__device__ __forceinline__ bool last_of_tile(uint32_t *counters, uint32_t parts) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(counters + blockIdx.x, parts - 1) == parts - 1;
+    __syncthreads();
+    if (!last) return false;
+    __threadfence();
+    return true;
+}
+
+/* 16 aligned bytes that other blocks of this launch have written. */
+template <typename C, int V>
+__device__ __forceinline__ Pack<C, V> load_others(const C *p) {
+    union {
+        uint4 bits;
+        Pack<C, V> pack;
+    } u;
+    u.bits = __ldcg(reinterpret_cast<const uint4 *>(p));
+    return u.pack;
+}
+
+/* In the last block of a tile: the thread's share of partial[part, channel] over the parts, several loads at a time; column_sum follows. */
+template <typename C, int V>
+__device__ __forceinline__ void column_parts(const C *partial, const Columns &c, int64_t channel, C (&sum)[V]) {
+    constexpr int kBatch = 4, kWide = V * sizeof(C) >= 16 ? static_cast<int>(16 / sizeof(C)) : 1;
+#pragma unroll
+    for (int i = 0; i < V; i++) sum[i] = C(0);
+    for (uint32_t part = threadIdx.y; part < c.parts; part += kBatch * blockDim.y) {
+        C values[kBatch][V];
+#pragma unroll
+        for (int u = 0; u < kBatch; u++) {
+            if (part + u * blockDim.y >= c.parts) break;
+#pragma unroll
+            for (int i = 0; i < V; i += kWide) {
+                const C *at = partial + static_cast<int64_t>(part + u * blockDim.y) * c.channels + channel + i;
+                if constexpr (kWide > 1) {
+                    const Pack<C, kWide> pack = load_others<C, kWide>(at);
+#pragma unroll
+                    for (int k = 0; k < kWide; k++) values[u][i + k] = pack.v[k];
+                } else {
+                    values[u][i] = __ldcg(at);
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < kBatch; u++) {
+            if (part + u * blockDim.y >= c.parts) break;
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[i] += values[u][i];
         }
     }
 }

@@ -2,6 +2,10 @@
  * deterministic mode); bias and relu are in the plan, or follow in a kernel of our own. What cuDNN has no engine for, within the workspace that the caller
  * allows, our direct kernels compute.
  *
+ * First layers have ways of their own. Few channels and few taps go to kernels that read and write each image once (k_conv_few.cu), which are one more candidate, and
+ * the choice in deterministic mode. Half-precision images of up to 3 channels may be copied with zeros up to 4 or 8 channels, for which cuDNN has faster engines:
+ * candidates whose time includes the copy.
+ *
  * The gradient of a weight may be wanted in f32 though x and dy are halves, and be added to what is there. cuDNN overwrites, and few of its engines widen: a plan's
  * result may stand beside, in scratch, for one pass over the weight to convert and add. Plans that widen themselves are tried first. */
 #include "cuda/conv_plan.h"
@@ -10,12 +14,13 @@
 
 #include <limits.h>
 
-#define FUSED_CANDIDATES 3
-#define PLAIN_CANDIDATES 7
-#define CANDIDATES       (FUSED_CANDIDATES + PLAIN_CANDIDATES + 1)
-#define WIDE_CANDIDATES  3
-#define LEAST_CANDIDATES 3
-#define TUNE_SECONDS     0.08
+#define FUSED_CANDIDATES  3
+#define PLAIN_CANDIDATES  7
+#define PADDED_CANDIDATES 2 /* for each number of channels */
+#define CANDIDATES        (FUSED_CANDIDATES + PLAIN_CANDIDATES + 2 * PADDED_CANDIDATES + 2)
+#define WIDE_CANDIDATES   3
+#define LEAST_CANDIDATES  3
+#define TUNE_SECONDS      0.08
 /* Who has met this many shapes has shapes that keep changing, for which timing does not pay. */
 #define TUNED_PLANS      512
 #define MAX_ALIGNMENT    5 /* as a power of two, of what engines are told */
@@ -31,6 +36,7 @@ typedef struct conv {
     gt__conv_data data;
     bool accumulate; /* the weight's gradient is added to data.w */
     bool may_stage;  /* the workspace has room for a weight's gradient beside what key.workspace says */
+    bool few;        /* the kernels for few channels take the call, which is not cut */
     size_t *lacked;  /* bytes of scratch memory that there was no room for, if any */
 } conv;
 
@@ -77,27 +83,68 @@ static gt_status bias_and_relu(const conv *c) {
 
 static size_t round_up(int64_t bytes) { return ((size_t)bytes + 255) / 256 * 256; }
 
-/* The plan's result does not go to data.w at once. */
-static bool is_staged(const conv *c, const gt__conv_engine *engine) { return engine->narrow || c->accumulate; }
+static bool is_direct(const gt__conv_engine *engine) { return !engine->plan && !engine->few; }
 
-static size_t scratch_bytes(const conv *c, const gt__conv_engine *engine) {
-    size_t bytes = round_up(engine->workspace);
-    if (is_staged(c, engine)) bytes += (size_t)count(c->key.w) * gt_dtype_size(engine->narrow ? c->key.dtype : c->key.w_dtype);
-    return bytes;
+/* The plan's result does not go to data.w at once. */
+static bool is_staged(const conv *c, const gt__conv_engine *engine) {
+    if (engine->few) return false;
+    return engine->narrow || c->accumulate || (engine->channels && c->key.kind == GT__CONV_BACKWARD_WEIGHT);
 }
 
-/* In two steps, of which the first leaves no error record. `scratch` has scratch_bytes. */
-static cudnnStatus_t run_engine(const conv *c, gt__conv_engine *engine, void *scratch) {
+/* Images, or weights, with so many channels. */
+static int64_t padded_count(const int64_t *shape, int64_t channels) { return shape[0] * channels * shape[2] * shape[3]; }
+
+/* What a plan needs of scratch memory, one after the other: its workspace, x and w with more channels, or w before it is added. */
+typedef struct scratch_layout {
+    size_t x, w, bytes;
+} scratch_layout;
+
+static scratch_layout layout_of(const conv *c, const gt__conv_engine *engine) {
+    const gt__conv_key *key = &c->key;
+    scratch_layout at = {.x = round_up(engine->workspace)};
+    at.w = at.x;
+    if (engine->channels) at.w += round_up(padded_count(key->x, engine->channels) * (int64_t)gt_dtype_size(key->dtype));
+    at.bytes = at.w;
+    if (engine->channels || is_staged(c, engine))
+        at.bytes += (size_t)padded_count(key->w, engine->channels ? engine->channels : key->w[1]) *
+                    gt_dtype_size(engine->narrow ? key->dtype : key->w_dtype);
+    return at;
+}
+
+/* Where the plan finds its operands. */
+static gt__conv_data operands(const conv *c, const gt__conv_engine *engine, void *scratch) {
     gt__conv_data data = c->data;
-    if (is_staged(c, engine)) data.w = (char *)scratch + round_up(engine->workspace);
+    scratch_layout at = layout_of(c, engine);
+    if (engine->channels) data.x = (char *)scratch + at.x;
+    if (engine->channels || is_staged(c, engine)) data.w = (char *)scratch + at.w;
+    return data;
+}
+
+static gt_status prepare(const conv *c, const gt__conv_engine *engine, void *scratch) {
+    const int64_t *x = c->key.x, *w = c->key.w;
+    if (!engine->channels) return GT_OK;
+    gt__conv_data to = operands(c, engine, scratch);
+    GT_TRY(gt__cuda_pad_channels(&c->cuda->base, to.x, c->data.x, x[0] * x[2] * x[3], x[1], engine->channels));
+    if (c->key.kind == GT__CONV_BACKWARD_WEIGHT) return GT_OK;
+    return gt__cuda_pad_channels(&c->cuda->base, to.w, c->data.w, w[0] * w[2] * w[3], w[1], engine->channels);
+}
+
+/* After prepare. Leaves no error record. */
+static cudnnStatus_t run_engine(const conv *c, gt__conv_engine *engine, void *scratch) {
+    gt__conv_data data = operands(c, engine, scratch);
     return gt__conv_engine_run(c->cuda, engine, &data, engine->workspace ? scratch : NULL);
 }
 
 static gt_status finish(const conv *c, const gt__conv_engine *engine, void *scratch) {
-    if (is_staged(c, engine))
-        return gt__cuda_add_into(&c->cuda->base, c->data.w, (char *)scratch + round_up(engine->workspace),
-                                 engine->narrow ? c->key.dtype : c->key.w_dtype, count(c->key.w), c->accumulate);
-    return engine->fused ? GT_OK : bias_and_relu(c);
+    gt__device *device = &c->cuda->base;
+    if (!is_staged(c, engine)) return engine->fused ? GT_OK : bias_and_relu(c);
+    const int64_t *w = c->key.w;
+    gt__conv_data from = operands(c, engine, scratch);
+    gt_dtype dtype = engine->narrow ? c->key.dtype : c->key.w_dtype;
+    if (engine->channels)
+        return gt__cuda_crop_channels(device, c->data.w, c->key.w_dtype, from.w, dtype, w[0] * w[2] * w[3], engine->channels, w[1],
+                                      c->accumulate);
+    return gt__cuda_add_into(device, c->data.w, from.w, dtype, count(w), c->accumulate);
 }
 
 /* --- choosing a plan --------------------------------------------------------------------------------------------------------------- */
@@ -110,23 +157,25 @@ typedef struct trial {
 
 static bool run_trial(void *argument) {
     trial *t = argument;
+    if (t->engine->few) return gt__cuda_conv2d_few(&t->conv->cuda->base, t->conv->call, t->workspace) == GT_OK;
     if (!t->engine->plan) return direct(t->conv) == GT_OK;
-    return run_engine(t->conv, t->engine, t->workspace) == CUDNN_STATUS_SUCCESS && finish(t->conv, t->engine, t->workspace) == GT_OK;
+    return prepare(t->conv, t->engine, t->workspace) == GT_OK && run_engine(t->conv, t->engine, t->workspace) == CUDNN_STATUS_SUCCESS &&
+           finish(t->conv, t->engine, t->workspace) == GT_OK;
 }
 
 /* A fused relu may return 0 for NaN: asks this very plan, with a bias of NaN. */
 static bool relu_keeps_nan(const trial *t) {
     const conv *c = t->conv;
-    if (!c->key.relu || !t->engine->fused) return true;
+    if (!c->key.relu || !t->engine->fused || t->engine->few) return true;
     if (!c->key.bias || !gt__cuda_may_wait(c->cuda)) return false;
     size_t element = gt_dtype_size(c->key.dtype), bytes = (size_t)c->key.y[1] * element;
     void *bias, *handle;
     if (gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &bias, &handle) != GT_OK) return false;
-    gt__conv_data data = c->data;
+    gt__conv_data data = operands(c, t->engine, t->workspace);
     data.bias = bias;
     const char *last = (const char *)data.y + (size_t)(count(c->key.y) - 1) * element;
     bool keeps = cudaMemsetAsync(bias, 0xff, bytes, c->cuda->compute) == cudaSuccess &&
-                 gt__conv_engine_run(c->cuda, t->engine, &data, t->workspace) == CUDNN_STATUS_SUCCESS &&
+                 gt__conv_engine_run(c->cuda, t->engine, &data, t->engine->workspace ? t->workspace : NULL) == CUDNN_STATUS_SUCCESS &&
                  gt__cuda_both_nan(c->cuda, data.y, last, c->key.dtype);
     (void)cudaGetLastError();
     gt__scratch_free(c->cuda->base.ctx, handle);
@@ -137,7 +186,7 @@ static bool relu_keeps_nan(const trial *t) {
 static float try_engine(const conv *c, gt__conv_engine *engine, bool tune, float best) {
     trial t = {c, engine, NULL};
     void *handle = NULL;
-    size_t bytes = engine->plan ? scratch_bytes(c, engine) : 0;
+    size_t bytes = is_direct(engine) ? 0 : layout_of(c, engine).bytes;
     if (bytes && gt__scratch_alloc_quiet(c->cuda->base.ctx, bytes, &t.workspace, &handle) != GT_OK) {
         if (c->lacked) *c->lacked = bytes;
         return -1;
@@ -159,16 +208,17 @@ static void log_choice(const conv *c, const gt__conv_engine *candidates, int tot
             gt_dtype_name(k->dtype), kinds[k->kind], (long long)k->x[0], (long long)k->x[1], (long long)k->x[2], (long long)k->x[3],
             (long long)k->w[0], (long long)k->w[1], (long long)k->w[2], (long long)k->w[3], k->bias ? " bias" : "", k->relu ? " relu" : "",
             best + 1, total, (double)ms, (long long)(e ? e->workspace : 0),
-            !e || !e->plan ? "direct"
-            : e->fused     ? "fused"
-            : e->narrow    ? "cuDNN, widened after"
-                           : "cuDNN");
+            !e || is_direct(e) ? "direct"
+            : e->few           ? "few channels"
+            : e->channels      ? "cuDNN, with more channels"
+            : e->fused         ? "fused"
+            : e->narrow        ? "cuDNN, widened after"
+                               : "cuDNN");
 }
 
 /* Plans that give the weight's gradient in halves. */
-static int narrow_engines(const conv *c, gt__conv_engine *engines, int capacity) {
+static int narrow_engines(const conv *c, gt__conv_key key, gt__conv_engine *engines, int capacity) {
     if (!c->may_stage) return 0;
-    gt__conv_key key = c->key;
     key.w_dtype = key.dtype;
     key.align_w = MAX_ALIGNMENT;
     int made = gt__conv_engines(c->cuda, &key, false, engines, capacity);
@@ -176,17 +226,51 @@ static int narrow_engines(const conv *c, gt__conv_engine *engines, int capacity)
     return made;
 }
 
-/* Fills *engine; plan NULL means the direct kernel. The outputs are overwritten, which the call itself will do again. */
+/* Plans for x and w with zeros in up to 4 or 8 channels. */
+static int padded_engines(const conv *c, gt__conv_engine *engines) {
+    const gt__conv_key *key = &c->key;
+    int made = 0;
+    if (key->kind == GT__CONV_BACKWARD_INPUT || gt_dtype_size(key->dtype) != 2 || key->x[1] > 3 || key->w[1] != key->x[1]) return 0;
+    if (products(key) < DIRECT_PRODUCTS) return 0;
+    for (int32_t channels = 4; channels <= 8; channels += 4) {
+        gt__conv_key padded = *key;
+        const gt__conv_engine sizes = {.channels = channels};
+        size_t bytes = layout_of(c, &sizes).bytes;
+        padded.x[1] = padded.w[1] = channels;
+        if (count(padded.x) > INT_MAX || count(padded.w) > INT_MAX || bytes > key->workspace) continue;
+        padded.workspace -= bytes;
+        padded.align_x = padded.align_w = MAX_ALIGNMENT;
+        int first = made, end = made + PADDED_CANDIDATES;
+        if (key->bias || key->relu) made += gt__conv_engines(c->cuda, &padded, true, engines + made, 1);
+        if (key->w_dtype != key->dtype) {
+            made += gt__conv_engines(c->cuda, &padded, false, engines + made, 1);
+            made += narrow_engines(c, padded, engines + made, end - made);
+        } else {
+            made += gt__conv_engines(c->cuda, &padded, false, engines + made, end - made);
+        }
+        for (int i = first; i < made; i++) engines[i].channels = channels;
+    }
+    return made;
+}
+
+/* Fills *engine; plan NULL means one of our own kernels. The outputs are overwritten, which the call itself will do again. */
 static void choose(const conv *c, gt__conv_engine *engine) {
     const gt__conv_key *key = &c->key;
     gt__conv_engine candidates[CANDIDATES];
     int total = 0, best = -1;
     float best_ms = 0;
     bool tune = c->cuda->conv_plans.count < TUNED_PLANS && gt__cuda_may_tune(c->cuda);
-    if (key->bias || key->relu) total = gt__conv_engines(c->cuda, key, true, candidates, FUSED_CANDIDATES);
+    /* What may beat cuDNN's plans for the operands as they are comes first: in deterministic mode the first that works is taken. */
+    if (c->few) {
+        size_t bytes = gt__cuda_conv2d_few_scratch(&c->cuda->base, c->call);
+        if (bytes <= key->workspace) candidates[total++] = (gt__conv_engine){.few = 1, .workspace = (int64_t)bytes};
+    }
+    if (tune) total += padded_engines(c, candidates + total);
+    int least = total + LEAST_CANDIDATES;
+    if (key->bias || key->relu) total += gt__conv_engines(c->cuda, key, true, candidates + total, FUSED_CANDIDATES);
     if (key->w_dtype != key->dtype) {
-        total += gt__conv_engines(c->cuda, key, false, candidates, WIDE_CANDIDATES);
-        total += narrow_engines(c, candidates + total, PLAIN_CANDIDATES);
+        total += gt__conv_engines(c->cuda, key, false, candidates + total, WIDE_CANDIDATES);
+        total += narrow_engines(c, *key, candidates + total, PLAIN_CANDIDATES);
     } else {
         total += gt__conv_engines(c->cuda, key, false, candidates + total, PLAIN_CANDIDATES);
     }
@@ -197,7 +281,7 @@ static void choose(const conv *c, gt__conv_engine *engine) {
         float ms = try_engine(c, &candidates[i], tune, best_ms);
         /* A later candidate must win by more than the noise of the measurement. */
         if (ms >= 0 && (best < 0 || ms < 0.98f * best_ms)) best = i, best_ms = ms;
-        if (best >= 0 && (!tune || (i >= LEAST_CANDIDATES && gt__cuda_clock() - begin > TUNE_SECONDS))) break;
+        if (best >= 0 && (!tune || (i >= least && gt__cuda_clock() - begin > TUNE_SECONDS))) break;
     }
     log_choice(c, candidates, total, best, best_ms);
     for (int i = 0; i < total; i++)
@@ -245,7 +329,14 @@ static gt_status open_cudnn(gt__cuda_device *cuda) {
 
 /* --- one convolution --------------------------------------------------------------------------------------------------------------- */
 
-/* Runs c by cuDNN; *by_direct says that the direct kernel is to do it instead. */
+static gt_status run_plan(const conv *c, gt__conv_engine *engine, void *scratch) {
+    GT_TRY(prepare(c, engine, scratch));
+    cudnnStatus_t cudnn = run_engine(c, engine, scratch);
+    if (cudnn != CUDNN_STATUS_SUCCESS) return gt__cuda_raise_cudnn(cudnn, "cudnnBackendExecute", __FILE__, __LINE__);
+    return finish(c, engine, scratch);
+}
+
+/* Runs c by the plan for it; *by_direct says that the direct kernel is to do it instead. */
 static gt_status run(conv *c, bool *by_direct) {
     gt__cuda_device *cuda = c->cuda;
     gt__conv_engine *engine = gt__plan_cache_find(&cuda->conv_plans, &c->key);
@@ -259,7 +350,7 @@ static gt_status run(conv *c, bool *by_direct) {
         c->lacked = &lacked;
         if (!c->accumulate) {
             choose(c, &made);
-            if (!made.plan && gt__cuda_make_room(cuda)) {
+            if (is_direct(&made) && gt__cuda_make_room(cuda)) {
                 lacked = 0;
                 choose(c, &made);
             }
@@ -274,7 +365,7 @@ static gt_status run(conv *c, bool *by_direct) {
             return short_of_scratch(c, lacked);
         }
         /* A card that is full for the moment must not decide for good. */
-        if (!made.plan && gt__cuda_memory_is_full(&free_bytes)) {
+        if (is_direct(&made) && gt__cuda_memory_is_full(&free_bytes)) {
             *by_direct = true;
             return GT_OK;
         }
@@ -284,22 +375,22 @@ static gt_status run(conv *c, bool *by_direct) {
             return GT_OUT_OF_HOST_MEMORY;
         }
     }
-    if (!engine->plan) {
+    if (is_direct(engine) || (engine->few && !c->few)) { /* part of a larger call, of which those kernels would do all */
         *by_direct = true;
         return GT_OK;
     }
     void *workspace = NULL, *handle = NULL;
-    size_t bytes = scratch_bytes(c, engine);
+    scratch_layout at = layout_of(c, engine);
+    size_t bytes = at.bytes;
     if (bytes && gt__scratch_alloc_quiet(cuda->base.ctx, bytes, &workspace, &handle) != GT_OK) {
         GT_TRY(short_of_scratch(c, bytes));
-        *by_direct = engine->workspace == 0;
+        size_t needed = engine->channels ? bytes : (size_t)engine->workspace;
+        *by_direct = needed == 0;
         if (*by_direct) return GT_OK;
-        c->key.workspace = engine->workspace > (int64_t)LITTLE_WORKSPACE ? LITTLE_WORKSPACE : 0;
+        c->key.workspace = needed > LITTLE_WORKSPACE ? LITTLE_WORKSPACE : 0;
         return run(c, by_direct);
     }
-    cudnnStatus_t cudnn = run_engine(c, engine, workspace);
-    gt_status status = cudnn == CUDNN_STATUS_SUCCESS ? finish(c, engine, workspace)
-                                                     : gt__cuda_raise_cudnn(cudnn, "cudnnBackendExecute", __FILE__, __LINE__);
+    gt_status status = engine->few ? gt__cuda_conv2d_few(&cuda->base, c->call, workspace) : run_plan(c, engine, workspace);
     gt__scratch_free(cuda->base.ctx, handle);
     return status;
 }
@@ -327,8 +418,29 @@ static int64_t images_at_once(const gt__conv_key *key) {
     return INT_MAX / (largest / key->x[0]);
 }
 
+/* By the kernels for few channels without asking what else there is; *done is false where their scratch memory is more than is allowed, or not there. */
+static gt_status few_channels(const conv *c, bool *done) {
+    gt__device *device = &c->cuda->base;
+    void *scratch = NULL, *handle = NULL;
+    size_t bytes = gt__cuda_conv2d_few_scratch(device, c->call);
+    *done = false;
+    if (bytes > device->workspace_limit) return GT_OK;
+    if (bytes && gt__scratch_alloc_quiet(device->ctx, bytes, &scratch, &handle) != GT_OK) return short_of_scratch(c, bytes);
+    *done = true;
+    gt_status status = gt__cuda_conv2d_few(device, c->call, scratch);
+    gt__scratch_free(device->ctx, handle);
+    return status;
+}
+
 static gt_status convolve(conv *c) {
     int64_t images = c->key.x[0], at_once = images_at_once(&c->key);
+    c->few = c->key.kind != GT__CONV_BACKWARD_INPUT && gt__cuda_conv2d_few_takes(c->call);
+    if (c->few && (c->key.dtype == GT_DTYPE_F64 || at_once < images)) {
+        bool done;
+        gt_status status = few_channels(c, &done);
+        if (status != GT_OK || done) return status;
+    }
+    if (at_once < images) c->few = false;
     if (c->key.dtype == GT_DTYPE_F64 || at_once == 0) return direct(c);
     size_t element = gt_dtype_size(c->key.dtype);
     size_t x_bytes = (size_t)(count(c->key.x) / images) * element, y_bytes = (size_t)(count(c->key.y) / images) * element;
@@ -407,4 +519,56 @@ gt_status gt__cuda_conv2d_backward_weight(gt__device *device, const gt__call *ca
     c.may_stage = c.key.workspace >= beside;
     if (c.may_stage) c.key.workspace -= beside;
     return convolve(&c);
+}
+
+/* The gradient before relu in scratch memory, then that of the weight. */
+static gt_status relu_then_weight(gt__device *device, const gt__call *call) {
+    gt_tensor *dw = call->out[0], *db = call->n_out > 1 ? call->out[1] : NULL;
+    bool add = db && call->attr.conv.accumulate;
+    size_t dz_bytes = dw ? round_up(call->in[0]->meta.numel * (int64_t)gt_dtype_size(call->in[0]->meta.dtype)) : 0;
+    size_t bytes = dz_bytes + (add ? (size_t)db->meta.numel * gt_dtype_size(db->meta.dtype) : 0);
+    void *scratch = NULL, *handle = NULL;
+    if (bytes) GT_TRY(gt__scratch_alloc(device->ctx, bytes, &scratch, &handle));
+    gt_tensor dz = *call->in[0], sums = dz;
+    dz.data = scratch;
+    gt_tensor *masked_in[2] = {call->in[0], call->in[1]}, *weight_in[2] = {&dz, call->in[2]};
+    gt__call part = {
+        .ctx = call->ctx, .in = masked_in, .n_in = 2, .n_out = 2, .out = {dw ? &dz : NULL, db}, .op = GT__OP_BIAS_RELU_BACKWARD};
+    if (add) {
+        sums = *db;
+        sums.data = (char *)scratch + dz_bytes;
+        part.out[1] = &sums;
+    }
+    gt_status status = gt__cuda_bias_relu_backward(device, &part);
+    if (status == GT_OK && add) {
+        gt_tensor *both[2] = {db, &sums};
+        gt__call sum = {.ctx = call->ctx, .in = both, .n_in = 2, .n_out = 1, .out = {db}, .op = GT__OP_ADD};
+        status = gt__cuda_add(device, &sum);
+    }
+    if (status == GT_OK && dw) {
+        gt__call weight = {
+            .ctx = call->ctx, .in = weight_in, .n_in = 2, .n_out = 1, .out = {dw}, .attr = call->attr, .op = GT__OP_CONV2D_BACKWARD_WEIGHT};
+        status = gt__cuda_conv2d_backward_weight(device, &weight);
+    }
+    gt__scratch_free(device->ctx, handle);
+    return status;
+}
+
+gt_status gt__cuda_conv2d_relu_backward_weight(gt__device *device, const gt__call *call) {
+    gt_tensor *dw = call->out[0], *db = call->n_out > 1 ? call->out[1] : NULL;
+    if (call->in[0]->meta.numel == 0 || call->in[2]->meta.numel == 0) {
+        if (call->attr.conv.accumulate) return GT_OK;
+        if (dw) GT_TRY(zero(device, dw));
+        return db ? zero(device, db) : GT_OK;
+    }
+    if (dw && gt__cuda_conv2d_few_takes(call)) {
+        conv c;
+        bool done;
+        memset(&c, 0, sizeof c);
+        c.cuda = gt__cuda(device);
+        c.call = call;
+        gt_status status = few_channels(&c, &done);
+        if (status != GT_OK || done) return status;
+    }
+    return relu_then_weight(device, call);
 }

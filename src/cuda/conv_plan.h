@@ -26,14 +26,16 @@ typedef struct gt__conv_data {
 } gt__conv_data;
 
 typedef struct gt__conv_engine {
-    cudnnBackendDescriptor_t plan;   /* NULL: our own direct kernel */
+    cudnnBackendDescriptor_t plan;   /* NULL: our own kernels */
     cudnnBackendDescriptor_t config; /* lives as long as the plan */
     cudnnBackendDescriptor_t pack;   /* the addresses last used, so that a step that repeats itself makes it once */
     gt__conv_data bound;
     void *bound_workspace;
     int64_t workspace;
-    int32_t fused;  /* bias and relu are in the plan */
-    int32_t narrow; /* the plan gives w in `dtype`, and w_dtype is wanted */
+    int32_t fused;    /* bias and relu are in the plan */
+    int32_t narrow;   /* the plan gives w in `dtype`, and w_dtype is wanted */
+    int32_t few;      /* our kernels for few channels, and not the direct ones */
+    int32_t channels; /* the plan is for x and w with zeros up to so many channels; 0: for them as they are */
 } gt__conv_engine;
 
 /* Makes up to `capacity` runnable plans, cuDNN's best guess first; returns how many. Keeps to the context's deterministic and TF32 settings. `fused`: bias

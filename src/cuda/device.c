@@ -96,13 +96,15 @@ static gt_status open_inside(gt__cuda_device *cuda) {
     cuda->multiprocessors = properties.multiProcessorCount;
     GT_TRY_CUDA(cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking));
     GT_TRY_CUDA(cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking));
+    GT_TRY_CUDA(cudaStreamCreateWithFlags(&cuda->aside, cudaStreamNonBlocking));
+    GT_TRY_CUDA(cudaEventCreateWithFlags(&cuda->branch_event, cudaEventDisableTiming));
     GT_TRY_CUDA(cudaEventCreate(&cuda->tune_begin));
     GT_TRY_CUDA(cudaEventCreate(&cuda->tune_end));
     GT_TRY_CUDA(cudaHostAlloc((void **)&cuda->error_host, SLOT_BYTES, cudaHostAllocMapped));
     memset(cuda->error_host, 0, SLOT_BYTES);
     cuda->probe_host = (unsigned char *)cuda->error_host + PROBE_OFFSET;
     GT_TRY_CUDA(cudaHostGetDevicePointer((void **)&cuda->error_slot.record, cuda->error_host, 0));
-    const size_t words = (1 + GT__CUDA_COUNTERS) * sizeof(int);
+    const size_t words = (1 + 2 * GT__CUDA_COUNTERS) * sizeof(int);
     GT_TRY_CUDA(cudaMalloc((void **)&cuda->error_slot.claimed, words));
     GT_TRY_CUDA(cudaMemsetAsync(cuda->error_slot.claimed, 0, words, cuda->compute));
     GT_TRY_CUBLAS(cublasLtCreate(&cuda->lt));
@@ -123,6 +125,8 @@ static void close_inside(gt__cuda_device *cuda) {
         if (cuda->tune_end) (void)cudaEventDestroy(cuda->tune_end);
         if (cuda->error_host) (void)cudaFreeHost(cuda->error_host);
         if (cuda->error_slot.claimed) (void)cudaFree(cuda->error_slot.claimed);
+        if (cuda->branch_event) (void)cudaEventDestroy(cuda->branch_event);
+        if (cuda->aside) (void)cudaStreamDestroy(cuda->aside);
         if (cuda->compute) (void)cudaStreamDestroy(cuda->compute);
         if (cuda->copy) (void)cudaStreamDestroy(cuda->copy);
     }
@@ -197,7 +201,10 @@ void *gt__cuda_stream_of(gt__device *device, gt__stream_id stream) { return stre
 
 cudaStream_t gt__cuda_stream(gt__device *device) { return gt__cuda(device)->compute; }
 
-uint32_t *gt__cuda_counters(const gt__device *device) { return (uint32_t *)((const gt__cuda_device *)device)->error_slot.claimed + 1; }
+uint32_t *gt__cuda_counters(const gt__device *device) {
+    const gt__cuda_device *cuda = (const gt__cuda_device *)device;
+    return (uint32_t *)cuda->error_slot.claimed + 1 + (cuda->main ? GT__CUDA_COUNTERS : 0); /* a branch has its own */
+}
 
 int32_t gt__cuda_multiprocessors(const gt__device *device) { return ((const gt__cuda_device *)device)->multiprocessors; }
 
@@ -225,6 +232,22 @@ gt_status gt__cuda_event_create(gt__device *device, gt__event **event) {
     cudaEvent_t created;
     GT_TRY_CUDA(cudaEventCreateWithFlags(&created, cudaEventDisableTiming));
     *event = (gt__event *)created;
+    return GT_OK;
+}
+
+gt_status gt__cuda_timer_create(gt__device *device, gt__event **event) {
+    (void)device;
+    cudaEvent_t created;
+    GT_TRY_CUDA(cudaEventCreate(&created));
+    *event = (gt__event *)created;
+    return GT_OK;
+}
+
+gt_status gt__cuda_event_elapsed(gt__device *device, gt__event *begin, gt__event *end, double *seconds) {
+    (void)device;
+    float milliseconds;
+    GT_TRY_CUDA(cudaEventElapsedTime(&milliseconds, (cudaEvent_t)begin, (cudaEvent_t)end));
+    *seconds = 1e-3 * (double)milliseconds;
     return GT_OK;
 }
 

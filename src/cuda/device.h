@@ -26,6 +26,9 @@ typedef struct gt__cuda_device {
     gt__device_error *error_host;
     gt__error_slot error_slot;
     unsigned char *probe_host;
+    cudaStream_t main, aside;        /* graph.c: while a branch is captured `compute` is `aside`, and `main` what it was; else NULL and what was made for it */
+    cudaEvent_t branch_event;
+    cudaGraphNode_t captured_moves; /* graph.c: the inputs' launch of the capture that is under way, or NULL */
     gt__plan_cache gemm_plans;
     gt__plan_cache conv_plans;
 } gt__cuda_device;
@@ -92,14 +95,24 @@ gt_status gt__cuda_event_record(gt__device *device, gt__event *event, gt__stream
 gt_status gt__cuda_event_wait_stream(gt__device *device, gt__event *event, gt__stream_id stream);
 gt_status gt__cuda_event_wait_host(gt__device *device, gt__event *event);
 gt_status gt__cuda_event_query(gt__device *device, gt__event *event, int32_t *done);
+gt_status gt__cuda_timer_create(gt__device *device, gt__event **event);
+gt_status gt__cuda_event_elapsed(gt__device *device, gt__event *begin, gt__event *end, double *seconds);
 void *gt__cuda_stream_of(gt__device *device, gt__stream_id stream);
 void gt__cuda_take_error(gt__device *device, gt__device_error *error);
 
 /* --- graph.c */
 gt_status gt__cuda_capture_begin(gt__device *device);
 gt_status gt__cuda_capture_end(gt__device *device, gt__graph **graph);
+gt_status gt__cuda_capture_branch(gt__device *device, bool aside);
+gt_status gt__cuda_capture_join(gt__device *device);
 gt_status gt__cuda_graph_launch(gt__device *device, gt__graph *graph);
+gt_status gt__cuda_graph_move(gt__device *device, gt__graph *graph, const gt__move *list, int32_t count);
+gt_status gt__cuda_moves(gt__device *device, const gt__move *list, int32_t count); /* backend.h's move_many */
 void gt__cuda_graph_destroy(gt__device *device, gt__graph *graph);
+
+/* --- ranges.c */
+void gt__cuda_range_push(gt__device *device, const char *text);
+void gt__cuda_range_pop(gt__device *device);
 
 /* --- gemm.c, conv.c */
 void gt__cuda_gemm_cache_init(gt__plan_cache *cache, uint32_t capacity);
@@ -112,5 +125,6 @@ gt_status gt__cuda_conv2d(gt__device *device, const gt__call *call);
 gt_status gt__cuda_conv2d_relu(gt__device *device, const gt__call *call);
 gt_status gt__cuda_conv2d_backward_input(gt__device *device, const gt__call *call);
 gt_status gt__cuda_conv2d_backward_weight(gt__device *device, const gt__call *call);
+gt_status gt__cuda_conv2d_relu_backward_weight(gt__device *device, const gt__call *call);
 
 #endif

@@ -82,6 +82,10 @@ static gt_status forked_event_host(gt__device *device, gt__event *event) {
     (void)device, (void)event;
     return forked();
 }
+static gt_status forked_elapsed(gt__device *device, gt__event *begin, gt__event *end, double *seconds) {
+    (void)device, (void)begin, (void)end, (void)seconds;
+    return forked();
+}
 static gt_status forked_event_query(gt__device *device, gt__event *event, int32_t *done) {
     (void)device, (void)event, (void)done;
     return forked();
@@ -96,6 +100,18 @@ static gt_status forked_capture_end(gt__device *device, gt__graph **graph) {
 }
 static gt_status forked_graph_launch(gt__device *device, gt__graph *graph) {
     (void)device, (void)graph;
+    return forked();
+}
+static gt_status forked_graph_move(gt__device *device, gt__graph *graph, const gt__move *list, int32_t count) {
+    (void)device, (void)graph, (void)list, (void)count;
+    return forked();
+}
+static gt_status forked_moves(gt__device *device, const gt__move *list, int32_t count) {
+    (void)device, (void)list, (void)count;
+    return forked();
+}
+static gt_status forked_capture_branch(gt__device *device, bool aside) {
+    (void)device, (void)aside;
     return forked();
 }
 static void forked_graph_destroy(gt__device *device, gt__graph *graph) { (void)device, (void)graph; }
@@ -161,7 +177,10 @@ static void in_child(void) {
     guarded->copy = forked_copy;
     guarded->memset_zero = forked_memset;
     guarded->synchronize = forked_synchronize;
-    guarded->event_create = forked_event_create;
+    guarded->event_create = guarded->timer_create = forked_event_create;
+    guarded->event_elapsed = forked_elapsed;
+    guarded->range_push = NULL;
+    guarded->range_pop = NULL;
     guarded->event_destroy = forked_event_destroy;
     guarded->event_record = guarded->event_wait_stream = forked_event_stream;
     guarded->event_wait_host = forked_event_host;
@@ -178,9 +197,13 @@ static void in_child(void) {
     guarded->mark_not_finite = forked_mark;
     guarded->capture_begin = forked_capture_begin;
     guarded->capture_end = forked_capture_end;
+    guarded->capture_branch = forked_capture_branch;
+    guarded->capture_join = forked_capture_begin;
     guarded->graph_launch = forked_graph_launch;
+    guarded->graph_move = forked_graph_move;
     guarded->graph_destroy = forked_graph_destroy;
     guarded->copy_many = forked_copy_many;
+    guarded->move_many = forked_moves;
 }
 
 static void register_handler(void) {

@@ -1,25 +1,27 @@
 /* The gradient of batch normalisation, alone, with relu, or with a residual and relu. With x^ = (x - mean) rstd and g = dy, masked where there is a relu, per
  * channel:  db = sum g,  dw = sum g x^,  dx = w rstd (g - (db + x^ dw) / rows), or, where the statistics were constants, dx = w rstd g; the residual's
- * gradient is g. Two launches: the sums (and g, where it is wanted), and dx. */
+ * gradient is g. Two launches: the sums (and g, where it is wanted), and dx. dy may be given as two tensors, which are summed as they are read and not rounded;
+ * where g is stored, dx takes it from there. */
 #include "cuda/norm.cuh"
 
 namespace {
 using namespace gt;
 
-/* Blocks on a multiprocessor, and rows of a thread in flight, each of two or three loads. */
+/* Blocks on a multiprocessor, and rows of a thread in flight, each of two to four loads. */
 constexpr int kResident = 2, kApplyResident = 4;
-template <typename T, NormMode mode>
-constexpr int kUnroll = kNarrow<T> &&mode != NormMode::AddRelu ? 4 : 2;
+template <typename T, NormMode mode, bool two>
+constexpr int kUnroll = kNarrow<T> &&mode != NormMode::AddRelu && !two ? 4 : 2;
 
-/* dy, x and, where the mask comes from it, y. */
-template <typename T, NormMode mode>
+/* dy, x and, where the mask comes from it, y; last the second part of dy, where there are `two`. */
+template <typename T, NormMode mode, bool two>
 struct Inputs {
-    static constexpr int count = mode == NormMode::AddRelu ? 3 : 2;
-    const T *dy, *x, *y;
+    static constexpr int first = mode == NormMode::AddRelu ? 3 : 2, count = first + two;
+    const T *dy, *x, *y, *dy2;
     __device__ __forceinline__ void get(const T *(&in)[count]) const {
         in[0] = dy;
         in[1] = x;
-        if constexpr (count == 3) in[2] = y;
+        if constexpr (first == 3) in[2] = y;
+        if constexpr (two) in[first] = dy2;
     }
 };
 
@@ -35,6 +37,17 @@ __device__ __forceinline__ C masked(const Affine<C, V> &affine, int i, C dy, C x
     if constexpr (mode == NormMode::Relu) return relu_slope(affine(i, x), dy);
     if constexpr (mode == NormMode::AddRelu) return relu_slope(y, dy);
     return dy;
+}
+
+/* g of element i of a row of all inputs. */
+template <typename T, int V, NormMode mode, bool two, int N>
+__device__ __forceinline__ compute_t<T> gradient_of(const Affine<compute_t<T>, V> &affine, int i, const Pack<T, V> (&row)[N],
+                                                    compute_t<T> x) {
+    using C = compute_t<T>;
+    static_assert(N == Inputs<T, mode, two>::count, "a row of the inputs");
+    C dy = convert<C>(row[0].v[i]);
+    if constexpr (two) dy += convert<C>(row[N - 1].v[i]);
+    return masked<mode>(affine, i, dy, x, convert<C>(row[Inputs<T, mode, two>::first - 1].v[i]));
 }
 
 template <typename T, int V, NormMode mode>
@@ -73,14 +86,14 @@ __device__ __forceinline__ void block_sums(C (&a)[V], C (&b)[V], C *shared) {
 }
 
 /* The sums of g (x - mean) and of g over the block's part, right in its first row of threads; g itself to dz, unless that is NULL. */
-template <typename T, int V, NormMode mode>
-__device__ __forceinline__ void part_sums(const Inputs<T, mode> &inputs, T *dz, const NormBack<compute_t<T>> &norm, const Reduce &cut,
+template <typename T, int V, NormMode mode, bool two>
+__device__ __forceinline__ void part_sums(const Inputs<T, mode, two> &inputs, T *dz, const NormBack<compute_t<T>> &norm, const Reduce &cut,
                                           int64_t channel, compute_t<T> (&dot)[V], compute_t<T> (&sum)[V], compute_t<T> *shared) {
     using C = compute_t<T>;
 #pragma unroll
     for (int i = 0; i < V; i++) dot[i] = sum[i] = C(0);
     if (channel < cut.channels) {
-        constexpr int N = Inputs<T, mode>::count;
+        constexpr int N = Inputs<T, mode, two>::count;
         Affine<C, V> affine;
         if constexpr (mode == NormMode::Relu)
             load_affine<T, V, mode>(affine, norm, channel);
@@ -88,12 +101,12 @@ __device__ __forceinline__ void part_sums(const Inputs<T, mode> &inputs, T *dz, 
             load_channels<V>(affine.center, norm.mean, channel, C(0));
         const T *in[N];
         inputs.get(in);
-        visit_reduce<T, V, N, kUnroll<T, mode>>(in, cut, channel, [&](const Pack<T, V>(&row)[N], int64_t at) {
+        visit_reduce<T, V, N, kUnroll<T, mode, two>>(in, cut, channel, [&](const Pack<T, V>(&row)[N], int64_t at) {
             Pack<T, V> result;
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const C x = convert<C>(row[1].v[i]);
-                const C g = masked<mode>(affine, i, convert<C>(row[0].v[i]), x, convert<C>(row[N - 1].v[i]));
+                const C g = gradient_of<T, V, mode, two>(affine, i, row, x);
                 sum[i] += g;
                 dot[i] = math_fma(g, x - affine.center[i], dot[i]);
                 if constexpr (mode == NormMode::AddRelu) result.v[i] = convert<T>(g);
@@ -121,16 +134,16 @@ __device__ __forceinline__ void put_sums(C (&dot)[V], const C (&sum)[V], const C
 }
 
 /* partial[part, 2, channel]; the last block of a tile adds the parts up: dw and db, and both to `sums` again. */
-template <typename T, int V, NormMode mode>
+template <typename T, int V, NormMode mode, bool two>
 __global__ void __launch_bounds__(kReduceBlock, kResident)
-    k_norm_sums(Inputs<T, mode> inputs, T *dz, NormBack<compute_t<T>> norm, compute_t<T> *partial, uint32_t *counters, compute_t<T> *dw,
-                compute_t<T> *db, compute_t<T> *sums, Reduce cut) {
+    k_norm_sums(Inputs<T, mode, two> inputs, T *dz, NormBack<compute_t<T>> norm, compute_t<T> *partial, uint32_t *counters,
+                compute_t<T> *dw, compute_t<T> *db, compute_t<T> *sums, Reduce cut) {
     using C = compute_t<T>;
     __shared__ C shared[kReduceBlock * V];
     const int64_t channel = norm_channel(V);
     const bool mine = channel < cut.channels;
     C dot[V], sum[V];
-    part_sums<T, V, mode>(inputs, dz, norm, cut, channel, dot, sum, shared);
+    part_sums<T, V, mode, two>(inputs, dz, norm, cut, channel, dot, sum, shared);
     if (threadIdx.y == 0 && mine) {
         C *at = partial + blockIdx.y * 2 * cut.channels + channel;
 #pragma unroll
@@ -173,13 +186,13 @@ struct InputGradient {
         }
     }
 
-    template <typename T, NormMode mode>
-    __device__ __forceinline__ void put(T *dx, int64_t at, const Pack<T, V> (&row)[Inputs<T, mode>::count]) const {
+    template <typename T, NormMode mode, bool two>
+    __device__ __forceinline__ void put(T *dx, int64_t at, const Pack<T, V> (&row)[Inputs<T, mode, two>::count]) const {
         Pack<T, V> result;
 #pragma unroll
         for (int i = 0; i < V; i++) {
             const C x = convert<C>(row[1].v[i]);
-            const C g = masked<mode>(affine, i, convert<C>(row[0].v[i]), x, convert<C>(row[Inputs<T, mode>::count - 1].v[i]));
+            const C g = gradient_of<T, V, mode, two>(affine, i, row, x);
             result.v[i] = convert<T>(math_fma(g, affine.scale[i], math_fma(x - affine.center[i], slope[i], constant[i])));
         }
         store_pack(dx + at, result, true);
@@ -187,9 +200,9 @@ struct InputGradient {
 };
 
 /* sums: dw and db of every channel; NULL: zeros. */
-template <typename T, int V, NormMode mode>
+template <typename T, int V, NormMode mode, bool two>
 __global__ void __launch_bounds__(kApplyBlock, kApplyResident)
-    k_norm_input_gradient(Inputs<T, mode> inputs, T *dx, NormBack<compute_t<T>> norm, const compute_t<T> *sums, Apply cut) {
+    k_norm_input_gradient(Inputs<T, mode, two> inputs, T *dx, NormBack<compute_t<T>> norm, const compute_t<T> *sums, Apply cut) {
     using C = compute_t<T>;
     const int64_t channel = norm_channel(V);
     if (channel >= cut.channels) return;
@@ -200,22 +213,22 @@ __global__ void __launch_bounds__(kApplyBlock, kApplyResident)
         load_channels<V>(db, sums ? sums + cut.channels : nullptr, channel, C(0));
         gradient.template set<T, mode>(norm, channel, dw, db);
     }
-    constexpr int N = Inputs<T, mode>::count;
+    constexpr int N = Inputs<T, mode, two>::count;
     const T *in[N];
     inputs.get(in);
-    visit_apply<T, V, N, kUnroll<T, mode>>(in, cut, channel,
-                                           [&](const Pack<T, V>(&row)[N], int64_t at) { gradient.template put<T, mode>(dx, at, row); });
+    visit_apply<T, V, N, kUnroll<T, mode, two>>(
+        in, cut, channel, [&](const Pack<T, V>(&row)[N], int64_t at) { gradient.template put<T, mode, two>(dx, at, row); });
 }
 
 /* All of it in one launch; `cut` has one part. dx, dz, dw and db may be NULL. */
-template <typename T, int V, NormMode mode>
-__global__ void __launch_bounds__(kReduceBlock, 1) k_norm_backward_whole(Inputs<T, mode> inputs, T *dx, T *dz, compute_t<T> *dw,
+template <typename T, int V, NormMode mode, bool two>
+__global__ void __launch_bounds__(kReduceBlock, 1) k_norm_backward_whole(Inputs<T, mode, two> inputs, T *dx, T *dz, compute_t<T> *dw,
                                                                          compute_t<T> *db, NormBack<compute_t<T>> norm, Reduce cut) {
     using C = compute_t<T>;
     __shared__ C shared[kReduceBlock * V];
     const int64_t channel = norm_channel(V);
     C dot[V], sum[V];
-    part_sums<T, V, mode>(inputs, dz, norm, cut, channel, dot, sum, shared);
+    part_sums<T, V, mode, two>(inputs, dz, norm, cut, channel, dot, sum, shared);
     __syncthreads();
     if (threadIdx.y == 0 && channel < cut.channels) {
         put_sums(dot, sum, norm.rstd, dw, db, static_cast<C *>(nullptr), cut.channels, channel);
@@ -234,87 +247,94 @@ __global__ void __launch_bounds__(kReduceBlock, 1) k_norm_backward_whole(Inputs<
     }
     InputGradient<C, V> gradient;
     gradient.template set<T, mode>(norm, channel, dot, sum);
-    constexpr int N = Inputs<T, mode>::count;
+    constexpr int N = Inputs<T, mode, two>::count;
     const T *in[N];
     inputs.get(in);
-    visit_rows<T, V, N, kUnroll<T, mode>, false>(in, cut.channels, 0, cut.rows, channel, [&](const Pack<T, V>(&row)[N], int64_t at) {
-        gradient.template put<T, mode>(dx, at, row);
+    visit_rows<T, V, N, kUnroll<T, mode, two>, false>(in, cut.channels, 0, cut.rows, channel, [&](const Pack<T, V>(&row)[N], int64_t at) {
+        gradient.template put<T, mode, two>(dx, at, row);
     });
 }
 
-template <typename T, int V, NormMode mode>
-gt_status input_gradient(gt__device *device, const gt__call *call, const Inputs<T, mode> &inputs, const NormBack<compute_t<T>> &norm,
+template <typename T, int V, NormMode mode, bool two>
+gt_status input_gradient(gt__device *device, const gt__call *call, const Inputs<T, mode, two> &inputs, const NormBack<compute_t<T>> &norm,
                          const compute_t<T> *sums, int64_t rows, int64_t channels) {
-    const Apply apply = apply_make(device, rows, channels, V, kApplyResident, kUnroll<T, mode>);
-    return norm_launch(device, call, k_norm_input_gradient<T, V, mode>, apply, inputs, data<T>(call->out[0]), norm, sums, apply);
+    const Apply apply = apply_make(device, rows, channels, V, kApplyResident, kUnroll<T, mode, two>);
+    return norm_launch(device, call, k_norm_input_gradient<T, V, mode, two>, apply, inputs, data<T>(call->out[0]), norm, sums, apply);
 }
 
 /* The tensors of a call; those that it does not have are NULL. */
 struct Operands {
-    const gt_tensor *dy, *x, *y, *weight, *bias, *mean, *rstd;
+    const gt_tensor *dy, *x, *y, *weight, *bias, *mean, *rstd, *dy2;
     gt_tensor *dx, *dw, *db, *dz;
 };
 
-template <typename T, int V, NormMode mode>
+template <typename T, int V, NormMode mode, bool two>
 gt_status backward(gt__device *device, const gt__call *call, const Operands &o, int64_t rows, int64_t channels) {
     using C = compute_t<T>;
-    const Inputs<T, mode> inputs = {data<const T>(o.dy), data<const T>(o.x), data<const T>(o.y)};
+    const Inputs<T, mode, two> inputs = {data<const T>(o.dy), data<const T>(o.x), data<const T>(o.y), data<const T>(o.dy2)};
     const bool training = call->attr.norm.training != 0;
     const NormBack<C> norm = {data<const C>(o.weight), data<const C>(o.bias), data<const C>(o.mean), data<const C>(o.rstd),
                               training && rows > 0 ? C(1) / static_cast<C>(rows) : C(0)};
     T *dx = data<T>(o.dx), *dz = data<T>(o.dz);
     C *dw = data<C>(o.dw), *db = data<C>(o.db);
-    if (!training && !dw && !db && !dz) return input_gradient<T, V, mode>(device, call, inputs, norm, nullptr, rows, channels);
+    if (!training && !dw && !db && !dz) return input_gradient<T, V, mode, two>(device, call, inputs, norm, nullptr, rows, channels);
 
     Reduce reduce = reduce_make(device, rows, channels, V, kResident);
     void *memory = nullptr, *handle = nullptr;
     if (reduce.parts > 1 && !norm_scratch(device, (reduce.parts + 1) * 2 * channels, sizeof(C), &memory, &handle)) reduce.parts = 1;
     if (reduce.parts == 1)
-        return norm_launch(device, call, k_norm_backward_whole<T, V, mode>, reduce, inputs, dx, dz, dw, db, norm, reduce);
+        return norm_launch(device, call, k_norm_backward_whole<T, V, mode, two>, reduce, inputs, dx, dz, dw, db, norm, reduce);
 
     C *partial = static_cast<C *>(memory), *sums = partial + reduce.parts * 2 * channels;
-    gt_status status = norm_launch(device, call, k_norm_sums<T, V, mode>, reduce, inputs, dz, norm, partial, gt__cuda_counters(device), dw,
-                                   db, sums, reduce);
+    gt_status status = norm_launch(device, call, k_norm_sums<T, V, mode, two>, reduce, inputs, dz, norm, partial, gt__cuda_counters(device),
+                                   dw, db, sums, reduce);
     if (status == GT_OK && dx) {
         if (dz) { /* g is there already */
-            const Inputs<T, NormMode::Plain> masked = {dz, inputs.x, nullptr};
-            status = input_gradient<T, V, NormMode::Plain>(device, call, masked, norm, sums, rows, channels);
+            const Inputs<T, NormMode::Plain, false> masked = {dz, inputs.x, nullptr, nullptr};
+            status = input_gradient<T, V, NormMode::Plain, false>(device, call, masked, norm, sums, rows, channels);
         } else {
-            status = input_gradient<T, V, mode>(device, call, inputs, norm, sums, rows, channels);
+            status = input_gradient<T, V, mode, two>(device, call, inputs, norm, sums, rows, channels);
         }
     }
     gt__scratch_free(device->ctx, handle);
     return status;
 }
 
-template <NormMode mode>
-gt_status backward_any(gt__device *device, const gt__call *call, const Operands &o) {
+template <NormMode mode, bool two>
+gt_status backward_of(gt__device *device, const gt__call *call, const Operands &o) {
     const gt__meta *meta = &o.x->meta;
     int64_t rows, channels;
     rows_and_channels(meta, &rows, &channels);
     if (channels == 0) return GT_OK;
-    const bool vector = norm_vector(meta, {o.dy, o.x, o.y, o.dx, o.dz});
+    const bool vector = norm_vector(meta, {o.dy, o.x, o.y, o.dy2, o.dx, o.dz});
     GT__FOR_FLOATS(call, meta->dtype,
-                   return vector ? backward<T, kNormVector<T>, mode>(device, call, o, rows, channels)
-                                 : backward<T, 1, mode>(device, call, o, rows, channels));
+                   return vector ? backward<T, kNormVector<T>, mode, two>(device, call, o, rows, channels)
+                                 : backward<T, 1, mode, two>(device, call, o, rows, channels));
     return GT_OK;
+}
+
+template <NormMode mode>
+gt_status backward_any(gt__device *device, const gt__call *call, Operands o, int32_t second) {
+    o.dy2 = second < call->n_in ? call->in[second] : nullptr;
+    return o.dy2 ? backward_of<mode, true>(device, call, o) : backward_of<mode, false>(device, call, o);
 }
 
 } // namespace
 
 gt_status gt__cuda_batch_norm_backward(gt__device *device, const gt__call *call) {
     gt_tensor *const *in = call->in, *const *out = call->out;
-    return backward_any<NormMode::Plain>(device, call,
-                                         {in[0], in[1], nullptr, in[2], nullptr, in[3], in[4], out[0], out[1], out[2], nullptr});
+    return backward_any<NormMode::Plain>(
+        device, call, {in[0], in[1], nullptr, in[2], nullptr, in[3], in[4], nullptr, out[0], out[1], out[2], nullptr}, 5);
 }
 
 gt_status gt__cuda_batch_norm_relu_backward(gt__device *device, const gt__call *call) {
     gt_tensor *const *in = call->in, *const *out = call->out;
-    return backward_any<NormMode::Relu>(device, call, {in[0], in[1], nullptr, in[2], in[3], in[4], in[5], out[0], out[1], out[2], nullptr});
+    return backward_any<NormMode::Relu>(device, call,
+                                        {in[0], in[1], nullptr, in[2], in[3], in[4], in[5], nullptr, out[0], out[1], out[2], nullptr}, 6);
 }
 
 gt_status gt__cuda_batch_norm_add_relu_backward(gt__device *device, const gt__call *call) {
     gt_tensor *const *in = call->in, *const *out = call->out;
     return backward_any<NormMode::AddRelu>(device, call,
-                                           {in[0], in[1], in[3], in[2], nullptr, in[4], in[5], out[0], out[1], out[2], out[3]});
+                                           {in[0], in[1], in[3], in[2], nullptr, in[4], in[5], nullptr, out[0], out[1], out[2], out[3]}, 6);
 }

@@ -31,10 +31,11 @@ __global__ void __launch_bounds__(kColumnBlock) k_bias_act(T *y, const T *bias, 
     }
 }
 
-/* dz = relu's gradient (NULL: not wanted), and its sums over the part's rows to partial[part, channel], or to `db` where that is NULL (one part). */
+/* dz = relu's gradient (NULL: not wanted), and its sums over rows to `db`: of several parts by way of partial[part, channel], which the last block of a tile of
+ * channels joins. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kColumnBlock)
-    k_bias_relu_backward(const T *dy, const T *y, T *dz, void *db, gt_dtype dtype, compute_t<T> *partial, Columns columns) {
+__global__ void __launch_bounds__(kColumnBlock) k_bias_relu_backward(const T *dy, const T *y, T *dz, void *db, gt_dtype dtype,
+                                                                     compute_t<T> *partial, uint32_t *counters, Columns columns) {
     using C = compute_t<T>;
     __shared__ C shared[kColumnBlock * V];
     const int64_t channel = column_channel(V);
@@ -66,16 +67,20 @@ __global__ void __launch_bounds__(kColumnBlock)
             }
         }
     }
+    if (!db) return;
     column_sum(sum, shared);
+    if (partial) {
+        if (threadIdx.y == 0 && channel < columns.channels) {
+#pragma unroll
+            for (int i = 0; i < V; i++) partial[blockIdx.y * columns.channels + channel + i] = sum[i];
+        }
+        if (!last_of_tile(counters, columns.parts)) return;
+        if (channel < columns.channels) column_parts(partial, columns, channel, sum);
+        column_sum(sum, shared);
+    }
     if (threadIdx.y != 0 || channel >= columns.channels) return;
 #pragma unroll
-    for (int i = 0; i < V; i++) {
-        if (partial) {
-            partial[blockIdx.y * columns.channels + channel + i] = sum[i];
-        } else if (db) {
-            store_as(db, dtype, channel + i, sum[i]);
-        }
-    }
+    for (int i = 0; i < V; i++) store_as(db, dtype, channel + i, sum[i]);
 }
 
 template <typename T, int V>
@@ -88,18 +93,16 @@ template <typename T, int V>
 gt_status bias_relu_backward(gt__device *device, const gt__call *call, int64_t rows, int64_t channels) {
     using C = compute_t<T>;
     const gt_tensor *db = call->out[1];
-    Columns columns = columns_make(device, rows, channels, V, 8, 1024);
+    Columns columns = columns_make(device, rows, channels, V, 8, 4 * static_cast<int64_t>(gt__cuda_multiprocessors(device)));
     void *partial = nullptr, *handle = nullptr;
+    if (columns.tiles > GT__CUDA_COUNTERS) columns_join(&columns);
     if (db && columns.parts > 1 &&
         !gt__cuda_scratch_try(device, columns.parts * static_cast<size_t>(channels) * sizeof(C), &partial, &handle))
         columns_join(&columns);
     const gt_dtype dtype = db ? db->meta.dtype : call->in[0]->meta.dtype;
     gt_status status =
         columns_launch(device, call, k_bias_relu_backward<T, V>, columns, data<const T>(call->in[0]), data<const T>(call->in[1]),
-                       data<T>(call->out[0]), data(db), dtype, static_cast<C *>(partial), columns);
-    if (status == GT_OK && partial)
-        status = sum_parts<C>(device, call, static_cast<const C *>(partial), columns.parts, channels, channels, data(db), nullptr, nullptr,
-                              dtype);
+                       data<T>(call->out[0]), data(db), dtype, static_cast<C *>(partial), gt__cuda_counters(device), columns);
     gt__scratch_free(device->ctx, handle);
     return status;
 }

@@ -8,6 +8,7 @@ constexpr int kBlock = 256;
 constexpr int kUnroll = 2;
 constexpr int kTile = 32;
 constexpr int kTileRows = 8;
+constexpr int kWideTile = 64;
 
 /* --- conversion ------------------------------------------------------------------------------------------------------------------ */
 
@@ -179,6 +180,108 @@ __global__ void __launch_bounds__(kTile *kTileRows)
     }
 }
 
+/* The same for 2- and 4-byte units, in tiles of up to 64 x 64 that are moved 16 bytes at a time on either side that is aligned for it. Shared memory
+ * holds a tile as x has it, a column of it to a line of whole words. Lines have an odd number of words, and the second 32 begin a few words later: so
+ * neighbouring threads meet in no bank, neither when they write N neighbours of one line, nor when they read one word each of N lines. */
+template <typename U>
+struct WideTile {
+    static constexpr int kPack = 16 / sizeof(U), kPerWord = 4 / sizeof(U);
+    static constexpr int kPacks = kWideTile / kPack; /* in a line */
+    static constexpr int kLine = kWideTile / kPerWord + 1, kShift = 32 / kPacks;
+    static constexpr int kWords = kWideTile * kLine + kShift;
+    static constexpr int kBlocks = sizeof(U) == 2 ? 5 : 4; /* on a multiprocessor: 40 KB in flight and more */
+
+    static __device__ __forceinline__ int line(int column) { return column * kLine + column / 32 * kShift; }
+};
+
+template <typename U>
+__global__ void __launch_bounds__(kBlock, WideTile<U>::kBlocks)
+    k_copy_tile_wide(const U *x, U *y, int64_t rows, int64_t columns, int64_t x_step, int64_t y_step, int32_t tile_rows,
+                     int32_t tile_columns, FastDivide row_tiles, FastDivide column_tiles, Walk<2> batch, int64_t tiles, bool x_vector,
+                     bool y_vector) {
+    using W = WideTile<U>;
+    constexpr int N = W::kPack, G = W::kPerWord;
+    __shared__ uint32_t tile[W::kWords];
+    for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const uint32_t tile_index = static_cast<uint32_t>(t);
+        uint32_t rest = row_tiles.quotient(tile_index);
+        const int64_t row = static_cast<int64_t>(tile_index - rest * row_tiles.divisor) * tile_rows;
+        const uint32_t item = column_tiles.quotient(rest);
+        const int64_t column = static_cast<int64_t>(rest - item * column_tiles.divisor) * tile_columns;
+        int64_t at[2];
+        walk_offsets(batch, item, at);
+        const U *from = x + at[1] + column * x_step + row;
+        U *to = y + at[0] + row * y_step + column;
+        const int height = static_cast<int>(rows - row < tile_rows ? rows - row : tile_rows);
+        const int width = static_cast<int>(columns - column < tile_columns ? columns - column : tile_columns);
+
+        if (x_vector) {
+            constexpr int kStep = kBlock / W::kPacks, kLoads = kWideTile / kStep;
+            const int r = threadIdx.x % W::kPacks * N, first = threadIdx.x / W::kPacks;
+            Pack<uint32_t, 4> words[kLoads];
+#pragma unroll
+            for (int u = 0; u < kLoads; u++) {
+                const int c = first + u * kStep;
+                if (c < width && r + N <= height) words[u] = *reinterpret_cast<const Pack<uint32_t, 4> *>(from + c * x_step + r);
+            }
+#pragma unroll
+            for (int u = 0; u < kLoads; u++) {
+                const int c = first + u * kStep;
+                if (c < width && r + N <= height) {
+#pragma unroll
+                    for (int k = 0; k < 4; k++) tile[W::line(c) + r / G + k] = words[u].v[k];
+                } else if (c < width) {
+                    for (int k = r; k < height; k++) reinterpret_cast<U *>(tile + W::line(c))[k] = from[c * x_step + k];
+                }
+            }
+        } else {
+            constexpr int kStep = kBlock / kWideTile;
+            const int r = threadIdx.x % kWideTile;
+#pragma unroll 4
+            for (int c = threadIdx.x / kWideTile; c < width; c += kStep)
+                if (r < height) reinterpret_cast<U *>(tile + W::line(c))[r] = from[c * x_step + r];
+        }
+        __syncthreads();
+        if (y_vector) {
+            constexpr int kStep = kBlock / W::kPacks * G;
+            const int c = threadIdx.x % W::kPacks * N;
+            for (int r = threadIdx.x / W::kPacks * G; r < height; r += kStep) {
+                if (c >= width) break;
+                uint32_t words[N];
+#pragma unroll
+                for (int k = 0; k < N; k++) words[k] = tile[W::line(c) + k * W::kLine + r / G];
+#pragma unroll
+                for (int g = 0; g < G; g++) { /* of each word one of its G rows */
+                    if (r + g >= height) break;
+                    U *line = to + (r + g) * y_step + c;
+                    if (c + N <= width) {
+                        Pack<uint32_t, 4> pack;
+#pragma unroll
+                        for (int k = 0; k < 4; k++) {
+                            if (G == 1)
+                                pack.v[k] = words[k];
+                            else
+                                pack.v[k] = __byte_perm(words[2 * k % N], words[(2 * k + 1) % N], g == 0 ? 0x5410 : 0x7632);
+                        }
+                        *reinterpret_cast<Pack<uint32_t, 4> *>(line) = pack;
+                    } else {
+#pragma unroll
+                        for (int k = 0; k < N; k++)
+                            if (c + k < width) line[k] = static_cast<U>(words[k] >> (g * 8 * sizeof(U)));
+                    }
+                }
+            }
+        } else {
+            constexpr int kStep = kBlock / kWideTile;
+            const int c = threadIdx.x % kWideTile;
+#pragma unroll 4
+            for (int r = threadIdx.x / kWideTile; r < height; r += kStep)
+                if (c < width) to[r * y_step + c] = reinterpret_cast<const U *>(tile + W::line(c))[r];
+        }
+        __syncthreads();
+    }
+}
+
 /* Where both are contiguous along axis 0 and everything is a multiple of a larger unit, the walk is made one in that unit. */
 int64_t widen(Walk<2> *walk, int64_t bytes, const void *x, const void *y) {
     if (walk->stride[0][0] != 1 || walk->stride[1][0] != 1) return bytes;
@@ -200,6 +303,9 @@ int64_t widen(Walk<2> *walk, int64_t bytes, const void *x, const void *y) {
     return bytes;
 }
 
+/* Tiles of equal size, up to 64 and whole packs. */
+int64_t tile_size(int64_t size) { return ceil_div(ceil_div(size, ceil_div(size, kWideTile)), 8) * 8; }
+
 template <typename U>
 gt_status copy_units(gt__device *device, const gt__call *call, const void *x, void *y, const Walk<2> &walk) {
     const U *from = static_cast<const U *>(x);
@@ -208,8 +314,12 @@ gt_status copy_units(gt__device *device, const gt__call *call, const void *x, vo
     if (walk.stride[0][0] == 1 && walk.stride[1][0] != 1 && walk.size[0] >= kTile / 2)
         for (int32_t a = 1; a < walk.ndim; a++)
             if (walk.stride[1][a] == 1 && walk.size[a] >= kTile / 2) rows = a;
-    const int64_t row_tiles = ceil_div(walk.size[rows], kTile), column_tiles = ceil_div(walk.size[0], kTile);
     if (rows > 0 && !walk.wide) {
+        constexpr bool wide_tiles = sizeof(U) == 2 || sizeof(U) == 4;
+        const int64_t tile_rows = wide_tiles ? tile_size(walk.size[rows]) : kTile,
+                      tile_columns = wide_tiles ? tile_size(walk.size[0]) : kTile;
+        const int64_t row_tiles = ceil_div(walk.size[rows], tile_rows), column_tiles = ceil_div(walk.size[0], tile_columns);
+        bool vector[2] = {aligned(to, 16), aligned(from, 16)};
         int64_t shape[GT_MAX_DIMS], to_strides[GT_MAX_DIMS], from_strides[GT_MAX_DIMS];
         int32_t n = 0;
         for (int32_t a = walk.ndim - 1; a > 0; a--) {
@@ -218,6 +328,9 @@ gt_status copy_units(gt__device *device, const gt__call *call, const void *x, vo
             to_strides[n] = walk.stride[0][a];
             from_strides[n++] = walk.stride[1][a];
         }
+        for (int k = 0; k < 2; k++)
+            for (int32_t a = 0; a < walk.ndim; a++)
+                vector[k] = vector[k] && (a == (k == 0 ? 0 : rows) || walk.stride[k][a] % static_cast<int64_t>(16 / sizeof(U)) == 0);
         Walk<2> batch;
         walk_make<2>(&batch, n, shape, {to_strides, from_strides});
         const int64_t tiles = batch.numel * row_tiles * column_tiles;
@@ -225,8 +338,14 @@ gt_status copy_units(gt__device *device, const gt__call *call, const void *x, vo
             FastDivide by_rows, by_columns;
             by_rows.set(row_tiles);
             by_columns.set(column_tiles);
-            return launch2(device, call, "copy", k_copy_tile<U>, static_cast<uint32_t>(tiles), 1u, kTile, kTileRows, from, to,
-                           walk.size[rows], walk.size[0], walk.stride[1][0], walk.stride[0][rows], by_rows, by_columns, batch, tiles);
+            if constexpr (wide_tiles) {
+                return launch2(device, call, "copy", k_copy_tile_wide<U>, static_cast<uint32_t>(tiles), 1u, kBlock, 1u, from, to,
+                               walk.size[rows], walk.size[0], walk.stride[1][0], walk.stride[0][rows], static_cast<int32_t>(tile_rows),
+                               static_cast<int32_t>(tile_columns), by_rows, by_columns, batch, tiles, vector[1], vector[0]);
+            } else {
+                return launch2(device, call, "copy", k_copy_tile<U>, static_cast<uint32_t>(tiles), 1u, kTile, kTileRows, from, to,
+                               walk.size[rows], walk.size[0], walk.stride[1][0], walk.stride[0][rows], by_rows, by_columns, batch, tiles);
+            }
         }
     }
     return launch2(device, call, "copy", k_copy_strided<U>, grid_for(walk.numel, kBlock), 1u, kBlock, 1u, from, to, walk);

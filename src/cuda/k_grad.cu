@@ -7,7 +7,7 @@
 namespace {
 using namespace gt;
 
-constexpr int64_t kChunk = 16384; /* elements a block */
+constexpr int32_t kMostChunk = 16384, kLeastChunk = 2048; /* elements a block */
 
 struct Item {
     void *grad;
@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_const
     __shared__ double shared[32];
     uint32_t block;
     const Item &item = table.items[table.find(block)];
-    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    const int64_t begin = block * static_cast<int64_t>(table.chunk),
+                  end = begin + table.chunk < item.count ? begin + table.chunk : item.count;
     double sum = 0.0;
     bool bad = false;
     if (item.is_double) {
@@ -119,7 +120,8 @@ __global__ void __launch_bounds__(kMultiBlock)
     const double scale = max_norm / length;
     uint32_t block;
     const Item &item = table.items[table.find(block)];
-    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    const int64_t begin = block * static_cast<int64_t>(table.chunk),
+                  end = begin + table.chunk < item.count ? begin + table.chunk : item.count;
     if (item.is_double) {
         visit_chunk<true>(static_cast<double *>(item.grad), begin, end, item.vector != 0, [scale](double g) { return g * scale; });
     } else {
@@ -135,7 +137,8 @@ __global__ void __launch_bounds__(kMultiBlock)
     const double factor = control->factor;
     uint32_t block;
     const Item &item = table.items[table.find(block)];
-    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    const int64_t begin = block * static_cast<int64_t>(table.chunk),
+                  end = begin + table.chunk < item.count ? begin + table.chunk : item.count;
     if (item.is_double)
         visit_chunk<true>(static_cast<double *>(item.grad), begin, end, item.vector != 0, [factor](double g) { return g * factor; });
     else
@@ -147,7 +150,8 @@ template <size_t bytes>
 __global__ void __launch_bounds__(kMultiBlock) k_grad_clip_value(const __grid_constant__ GradTable<bytes> table, double max_value) {
     uint32_t block;
     const Item &item = table.items[table.find(block)];
-    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    const int64_t begin = block * static_cast<int64_t>(table.chunk),
+                  end = begin + table.chunk < item.count ? begin + table.chunk : item.count;
     if (item.is_double) {
         visit_chunk<true>(static_cast<double *>(item.grad), begin, end, item.vector != 0,
                           [max_value](double g) { return g > max_value ? max_value : (g < -max_value ? -max_value : g); });
@@ -158,16 +162,23 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_clip_value(const __grid_co
     }
 }
 
+int32_t chunk_of(gt__device *device, const gt__grad_list_item *list, int32_t count) {
+    int64_t total = 0;
+    for (int32_t k = 0; k < count; k++) total += list[k].count;
+    return chunk_for(device, total, kLeastChunk, kMostChunk);
+}
+
 /* Fills tables from the list and calls `launch_table(table)` for each. */
 template <size_t bytes, typename Launch>
-gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, Launch launch_table) {
+gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
     GradTable<bytes> table;
+    table.chunk = chunk;
     int32_t k = 0;
     while (k < count) {
         table.count = 0;
         for (; k < count; k++) {
             const Item item = {list[k].grad, list[k].count, list[k].index, list[k].dtype == GT_DTYPE_F64, aligned(list[k].grad, 16)};
-            if (!table.add(item, list[k].count, kChunk)) break;
+            if (!table.add(item, list[k].count, chunk)) break;
         }
         if (table.count > 0)
             GT_TRY(launch_table(table));
@@ -178,25 +189,26 @@ gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, Launch la
 }
 
 template <typename Launch>
-gt_status for_tables(const gt__grad_list_item *list, int32_t count, Launch launch_table) {
+gt_status for_tables(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
     for (int32_t k = 0; k < count; k++)
         GT_REQUIRE(list[k].dtype == GT_DTYPE_F32 || list[k].dtype == GT_DTYPE_F64, GT_BAD_DTYPE,
                    "gradient list: gradient %d has dtype %d, not f32 or f64", (int)k, (int)list[k].dtype);
     if (count > GradTable<kSmallParameters>::kCapacity && large_parameters())
-        return for_tables_of<kLargeParameters>(list, count, launch_table);
-    return for_tables_of<kSmallParameters>(list, count, launch_table);
+        return for_tables_of<kLargeParameters>(list, count, chunk, launch_table);
+    return for_tables_of<kSmallParameters>(list, count, chunk, launch_table);
 }
 
 /* Partial sums of the list in scratch memory, and `finish(partial, blocks)` to combine them. */
 template <typename Finish>
 gt_status norm_of(gt__device *device, const gt__grad_list_item *list, int32_t count, Finish finish) {
+    const int32_t chunk = chunk_of(device, list, count);
     int64_t blocks = 0;
-    for (int32_t k = 0; k < count; k++) blocks += ceil_div(list[k].count, kChunk);
+    for (int32_t k = 0; k < count; k++) blocks += ceil_div(list[k].count, chunk);
     void *memory = nullptr, *handle = nullptr;
     if (blocks > 0) GT_TRY(gt__scratch_alloc(device->ctx, static_cast<size_t>(blocks) * sizeof(Partial), &memory, &handle));
     Partial *partial = static_cast<Partial *>(memory);
     int64_t done = 0;
-    gt_status status = for_tables(list, count, [&](const auto &table) {
+    gt_status status = for_tables(list, count, chunk, [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
         const gt_status st =
             launch2(device, nullptr, "gradient norm", k_grad_squares<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, partial + done);
@@ -223,7 +235,7 @@ gt_status gt__cuda_grad_step_task(gt__device *device, const gt__grad_list_item *
 }
 
 gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, const double *norm, double max_norm) {
-    return for_tables(list, count, [&](const auto &table) {
+    return for_tables(list, count, chunk_of(device, list, count), [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
         return launch2(device, nullptr, "gradient clipping", k_grad_clip_norm<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, norm,
                        max_norm);
@@ -231,7 +243,7 @@ gt_status gt__cuda_grad_clip_norm(gt__device *device, const gt__grad_list_item *
 }
 
 gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item *list, int32_t count, double max_value) {
-    return for_tables(list, count, [&](const auto &table) {
+    return for_tables(list, count, chunk_of(device, list, count), [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
         return launch2(device, nullptr, "gradient clipping", k_grad_clip_value<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table,
                        max_value);
@@ -239,7 +251,7 @@ gt_status gt__cuda_grad_clip_value(gt__device *device, const gt__grad_list_item 
 }
 
 gt_status gt__cuda_grad_scale(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_control *control) {
-    return for_tables(list, count, [&](const auto &table) {
+    return for_tables(list, count, chunk_of(device, list, count), [&](const auto &table) {
         constexpr size_t bytes = sizeof(table) > kSmallParameters ? kLargeParameters : kSmallParameters;
         return launch2(device, nullptr, "unscaling", k_grad_scale<bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, control);
     });

@@ -42,10 +42,10 @@ __device__ __forceinline__ void finish(gt_reduction reduction, C loss_sum, C wei
     sums[1] = count;
 }
 
-/* With one block everything is finished here; else the block's totals go to partial[3, block]. loss, lse and sums may be NULL. */
+/* With one block everything is finished here, and *total_weight (may be null) set by thread 0; else the block's totals go to partial[3, block]. loss, lse and sums may be NULL. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kWideBlock) k_cross_entropy(const T *logits, Loss<compute_t<T>> info, compute_t<T> *loss,
-                                                              compute_t<T> *lse, compute_t<T> *sums, compute_t<T> *partial) {
+__device__ __forceinline__ void forward_rows(const T *logits, const Loss<compute_t<T>> &info, compute_t<T> *loss, compute_t<T> *lse,
+                                             compute_t<T> *sums, compute_t<T> *partial, compute_t<T> *total_weight) {
     using C = compute_t<T>;
     __shared__ C shared[32];
     const int lanes = info.lanes, lane = threadIdx.x % lanes;
@@ -97,12 +97,19 @@ __global__ void __launch_bounds__(kWideBlock) k_cross_entropy(const T *logits, L
     count = block_sum(count, shared);
     if (threadIdx.x != 0) return;
     if (gridDim.x == 1) {
+        if (total_weight) *total_weight = weight_sum;
         finish(info.reduction, loss_sum, weight_sum, count, loss, sums);
     } else {
         partial[blockIdx.x] = loss_sum;
         partial[gridDim.x + blockIdx.x] = weight_sum;
         partial[2 * gridDim.x + blockIdx.x] = count;
     }
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kWideBlock) k_cross_entropy(const T *logits, Loss<compute_t<T>> info, compute_t<T> *loss,
+                                                              compute_t<T> *lse, compute_t<T> *sums, compute_t<T> *partial) {
+    forward_rows<T, V>(logits, info, loss, lse, sums, partial, static_cast<compute_t<T> *>(nullptr));
 }
 
 template <typename C>
@@ -121,13 +128,15 @@ __global__ void __launch_bounds__(kBlock)
     if (threadIdx.x == 0) finish(reduction, loss_sum, weight_sum, count, loss, sums);
 }
 
+/* dlogits of rows first, first + step, … `rows_block` rows at a time; `lse` and `sums` are those of the forward. */
 template <typename T, int V>
-__global__ void __launch_bounds__(kBlock) k_cross_entropy_backward(const compute_t<T> *dloss, const T *logits, Loss<compute_t<T>> info,
-                                                                   const compute_t<T> *lse, const compute_t<T> *sums, T *dx) {
+__device__ __forceinline__ void backward_rows(const compute_t<T> *dloss, const T *logits, const Loss<compute_t<T>> &info,
+                                              const compute_t<T> *lse, compute_t<T> weight_sum, T *dx, int64_t first_block,
+                                              int64_t blocks) {
     using C = compute_t<T>;
     const int lanes = info.lanes, lane = threadIdx.x % lanes;
-    const int64_t per_block = kBlock / lanes;
-    for (int64_t first = blockIdx.x * per_block; first < info.rows; first += gridDim.x * per_block) {
+    const int64_t per_block = blockDim.x / lanes;
+    for (int64_t first = first_block * per_block; first < info.rows; first += blocks * per_block) {
         const int64_t row = first + threadIdx.x / lanes;
         C weights = static_cast<C>(info.classes);
         if (info.smoothing > C(0) && info.weights) {
@@ -142,7 +151,7 @@ __global__ void __launch_bounds__(kBlock) k_cross_entropy_backward(const compute
         C hard = C(0), soft = C(0), row_lse = C(0);
         if (label >= 0) {
             C g = dloss[info.reduction == GT_REDUCTION_NONE ? row : 0];
-            if (info.reduction == GT_REDUCTION_MEAN) g /= sums[0];
+            if (info.reduction == GT_REDUCTION_MEAN) g /= weight_sum;
             hard = g * (C(1) - info.smoothing) * info.weight(label);
             soft = g * info.smoothing / static_cast<C>(info.classes);
             row_lse = lse[row];
@@ -167,6 +176,23 @@ __global__ void __launch_bounds__(kBlock) k_cross_entropy_backward(const compute
     }
 }
 
+template <typename T, int V>
+__global__ void __launch_bounds__(kBlock) k_cross_entropy_backward(const compute_t<T> *dloss, const T *logits, Loss<compute_t<T>> info,
+                                                                   const compute_t<T> *lse, const compute_t<T> *sums, T *dx) {
+    backward_rows<T, V>(dloss, logits, info, lse, sums[0], dx, blockIdx.x, gridDim.x);
+}
+
+/* One block does both: small batches take longer to launch than to compute. */
+template <typename T, int V>
+__global__ void __launch_bounds__(kWideBlock) k_cross_entropy_both(const compute_t<T> *dloss, const T *logits, Loss<compute_t<T>> info,
+                                                                   compute_t<T> *loss, compute_t<T> *lse, compute_t<T> *sums, T *dx) {
+    using C = compute_t<T>;
+    __shared__ C weight_sum;
+    forward_rows<T, V>(logits, info, loss, lse, sums, static_cast<C *>(nullptr), &weight_sum);
+    __syncthreads(); /* lse and the sum of weights are there */
+    backward_rows<T, V>(dloss, logits, info, lse, weight_sum, dx, 0, 1);
+}
+
 template <typename C>
 Loss<C> info_of(gt__device *device, const gt__call *call, const gt_tensor *logits, const gt_tensor *labels, const gt_tensor *weights) {
     Loss<C> info;
@@ -180,8 +206,11 @@ Loss<C> info_of(gt__device *device, const gt__call *call, const gt_tensor *logit
     info.smoothing = static_cast<C>(call->attr.loss.label_smoothing);
     info.reduction = call->attr.loss.reduction;
     info.lanes = 1;
-    while (info.lanes < 32 && info.lanes * 16 < info.classes) info.lanes *= 2;
-    info.error = gt__cuda_error_slot(device);
+    /* More for few rows, as threads are there: a thread goes through its part of a row one by one. */
+    while (info.lanes < 32 &&
+           (info.lanes * 16 < info.classes || (info.lanes * 2 <= info.classes && info.rows * info.lanes < kWideBlock / 2)))
+        info.lanes *= 2;
+    if (device) info.error = gt__cuda_error_slot(device);
     return info;
 }
 
@@ -220,7 +249,43 @@ gt_status backward(gt__device *device, const gt__call *call) {
                   data<const C>(call->in[4]), data<const C>(call->in[5]), dx);
 }
 
+/* False: too much for one block. */
+template <typename T>
+bool both_fit(const gt__call *call) {
+    const Loss<compute_t<T>> info = info_of<compute_t<T>>(nullptr, call, call->in[1], call->in[2], call->in[3]);
+    return info.rows * info.lanes <= kWideBlock && call->out[1] && call->out[3] && call->out[3]->meta.numel > 0;
+}
+
+template <typename T>
+gt_status both(gt__device *device, const gt__call *call) {
+    using C = compute_t<T>;
+    constexpr int V = kVector<T>;
+    const T *logits = data<const T>(call->in[1]);
+    T *dx = data<T>(call->out[3]);
+    const Loss<C> info = info_of<C>(device, call, call->in[1], call->in[2], call->in[3]);
+    const auto kernel =
+        info.classes % V == 0 && aligned(logits, 16) && aligned(dx, 16) ? k_cross_entropy_both<T, V> : k_cross_entropy_both<T, 1>;
+    const uint32_t block = static_cast<uint32_t>(min64(kWideBlock, max64(ceil_div(info.rows * info.lanes, 32), 1) * 32));
+    return launch(device, call, kernel, 1u, block, data<const C>(call->in[0]), logits, info, data<C>(call->out[0]), data<C>(call->out[1]),
+                  data<C>(call->out[2]), dx);
+}
+
 } // namespace
+
+gt_status gt__cuda_cross_entropy_both(gt__device *device, const gt__call *call) {
+    GT__FOR_FLOATS(call, call->in[1]->meta.dtype, if (both_fit<T>(call)) return both<T>(device, call));
+    gt_tensor *const *in = call->in;
+    gt_tensor *first[3] = {in[1], in[2], in[3]}, *second[6] = {in[0], in[1], in[2], in[3], call->out[1], call->out[2]};
+    gt__call one = *call;
+    one.in = first;
+    one.n_in = one.n_out = 3;
+    GT_TRY(gt__cuda_cross_entropy(device, &one));
+    one.in = second;
+    one.n_in = 6;
+    one.n_out = 1;
+    one.out[0] = call->out[3];
+    return gt__cuda_cross_entropy_backward(device, &one);
+}
 
 gt_status gt__cuda_cross_entropy(gt__device *device, const gt__call *call) {
     GT__FOR_FLOATS(call, call->in[0]->meta.dtype, return forward<T>(device, call));

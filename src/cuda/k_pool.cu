@@ -1,6 +1,7 @@
 /* 2-d pooling of channels-last images. A thread makes V neighbouring channels of one pixel; gradients are gathered by input pixel, so that nothing is
- * added to from two places. */
-#include "cuda/launch.cuh"
+ * added to from two places. The commonest windows, 2 x 2 and 3 x 3 at stride 2, have kernels of their own. The result of max pooling, and its gradient,
+ * may have any strides. */
+#include "cuda/pool.cuh"
 
 namespace {
 using namespace gt;
@@ -53,34 +54,11 @@ __device__ __forceinline__ Place place_of(const Pixels &p, int64_t i) {
     return at;
 }
 
-/* Along one axis: which inputs an output reads, and which outputs read an input. */
-struct Window {
-    int64_t in, out; /* sizes of the axis */
-    int64_t kernel, stride, padding;
-    bool adaptive;
-
-    __device__ __forceinline__ int64_t begin(int64_t o) const { /* may be negative */
-        return adaptive ? o * in / out : o * stride - padding;
-    }
-    __device__ __forceinline__ int64_t end(int64_t o) const { /* may be beyond the input */
-        return adaptive ? ((o + 1) * in + out - 1) / out : o * stride - padding + kernel;
-    }
-    __device__ __forceinline__ int64_t first_reader(int64_t i) const {
-        if (adaptive) return i * out / in;
-        const int64_t beyond = i + padding - kernel; /* outputs up to beyond / stride end before i */
-        return beyond < 0 ? 0 : beyond / stride + 1;
-    }
-    __device__ __forceinline__ int64_t last_reader(int64_t i) const {
-        const int64_t last = adaptive ? ((i + 1) * out - 1) / in : (i + padding) / stride;
-        return last < out ? last : out - 1;
-    }
-};
-
 __device__ __forceinline__ int64_t clip_begin(int64_t i) { return i > 0 ? i : 0; }
 __device__ __forceinline__ int64_t clip_end(int64_t i, int64_t size) { return i < size ? i : size; }
 
 template <typename T, int V, typename I>
-__global__ void __launch_bounds__(kBlock) k_max_pool(const T *x, T *y, I *index, Pixels out, Window rows, Window columns) {
+__global__ void __launch_bounds__(kBlock) k_max_pool(const T *x, T *y, I *index, Pixels out, Window rows, Window columns, Layout layout) {
     using C = compute_t<T>;
     const int64_t channels = out.packs * V;
     for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < out.count;
@@ -109,27 +87,29 @@ __global__ void __launch_bounds__(kBlock) k_max_pool(const T *x, T *y, I *index,
                 first = false;
             }
         }
-        store_pack(y + i * V, best, true);
+        T *to = y + at.n * layout.image + at.y * layout.row + at.x * layout.column + at.pack * V * layout.channel;
+        store_channels(to, best, layout.channel);
         if (index) store_pack(index + i * V, place, true);
     }
 }
 
 template <typename T, int V, typename I>
-__global__ void __launch_bounds__(kBlock) k_max_pool_backward(const T *dy, const I *index, T *dx, Pixels in, Window rows, Window columns) {
+__global__ void __launch_bounds__(kBlock)
+    k_max_pool_backward(const T *dy, const I *index, T *dx, Pixels in, Window rows, Window columns, Layout layout) {
     using C = compute_t<T>;
     const int64_t channels = in.packs * V;
     for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < in.count; i += gridDim.x * static_cast<int64_t>(kBlock)) {
         const Place at = place_of(in, i);
-        const int64_t start = at.n * rows.out * columns.out * channels + at.pack * V;
+        const I *places = index + at.n * rows.out * columns.out * channels + at.pack * V;
+        const T *gradients = dy + at.n * layout.image + at.pack * V * layout.channel;
         C sum[V];
 #pragma unroll
         for (int k = 0; k < V; k++) sum[k] = C(0);
-        const int64_t last_row = rows.last_reader(at.y), last_column = columns.last_reader(at.x);
+        const int64_t last_row = rows.last_reader(at.y), first_column = columns.first_reader(at.x), last_column = columns.last_reader(at.x);
         for (int64_t r = rows.first_reader(at.y); r <= last_row; r++) {
-            for (int64_t c = columns.first_reader(at.x); c <= last_column; c++) {
-                const int64_t from = start + (r * columns.out + c) * channels;
-                const Pack<I, V> place = load_pack<I, V>(index + from, true);
-                const Pack<T, V> gradient = load_pack<T, V>(dy + from, true);
+            for (int64_t c = first_column; c <= last_column; c++) {
+                const Pack<I, V> place = load_pack<I, V>(places + (r * columns.out + c) * channels, true);
+                const Pack<T, V> gradient = load_channels<T, V>(gradients + r * layout.row + c * layout.column, layout.channel);
                 const I here = static_cast<I>((at.y - rows.begin(r)) * columns.kernel + (at.x - columns.begin(c)));
 #pragma unroll
                 for (int k = 0; k < V; k++)
@@ -189,13 +169,13 @@ __global__ void __launch_bounds__(kBlock)
         C sum[V];
 #pragma unroll
         for (int k = 0; k < V; k++) sum[k] = C(0);
-        const int64_t last_row = rows.last_reader(at.y), last_column = columns.last_reader(at.x);
+        const int64_t last_row = rows.last_reader(at.y), first_column = columns.first_reader(at.x), last_column = columns.last_reader(at.x);
         for (int64_t r = rows.first_reader(at.y); r <= last_row; r++) {
-            for (int64_t c = columns.first_reader(at.x); c <= last_column; c++) {
+            for (int64_t c = first_column; c <= last_column; c++) {
                 const Pack<T, V> gradient = load_pack<T, V>(dy + start + (r * columns.out + c) * channels, true);
-                const C count = divisor<C>(rows, columns, r, c, include_padding);
+                const C share = C(1) / divisor<C>(rows, columns, r, c, include_padding);
 #pragma unroll
-                for (int k = 0; k < V; k++) sum[k] += convert<C>(gradient.v[k]) / count;
+                for (int k = 0; k < V; k++) sum[k] += convert<C>(gradient.v[k]) * share;
             }
         }
         Pack<T, V> result;
@@ -205,57 +185,75 @@ __global__ void __launch_bounds__(kBlock)
     }
 }
 
-struct Pool {
-    Window rows, columns;
-    bool vector; /* x, y (and their gradients) can be moved 16 bytes at a time */
-};
+/* One gradient for all pixels of an image. A thread writes up to kSpread of them, neighbouring threads neighbouring packs at a time. */
+constexpr int kSpread = 8;
 
-/* x, y: the larger and the smaller image, or their gradients. */
-Pool pool_make(const gt__call *call, const gt_tensor *x, const gt_tensor *y, const gt_tensor *index, bool adaptive) {
-    Pool pool;
-    Window *windows[2] = {&pool.rows, &pool.columns};
-    for (int a = 0; a < 2; a++)
-        *windows[a] = {x->meta.shape[2 + a],      y->meta.shape[2 + a],       call->attr.pool.kernel[a],
-                       call->attr.pool.stride[a], call->attr.pool.padding[a], adaptive};
-    pool.vector = x->meta.shape[1] % (16 / element_bytes(x->meta.dtype)) == 0 && aligned(data(x), 16) && aligned(data(y), 16) &&
-                  aligned(data(index), 16);
-    return pool;
+template <typename T, int V>
+__global__ void __launch_bounds__(kBlock) k_spread(const T *dy, T *dx, Pixels groups, int64_t pixels) {
+    using C = compute_t<T>;
+    const int64_t channels = groups.packs * V;
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kBlock) + threadIdx.x; i < groups.count;
+         i += gridDim.x * static_cast<int64_t>(kBlock)) {
+        const Place at = place_of(groups, i);
+        Pack<T, V> value = load_pack<T, V>(dy + at.n * channels + at.pack * V, true);
+#pragma unroll
+        for (int k = 0; k < V; k++) value.v[k] = convert<T>(convert<C>(value.v[k]) / static_cast<C>(pixels));
+        T *image = dx + at.n * pixels * channels + at.pack * V;
+#pragma unroll
+        for (int j = 0; j < kSpread; j++) {
+            const int64_t pixel = at.x + j * groups.width;
+            if (pixel < pixels) store_pack(image + pixel * channels, value, true);
+        }
+    }
 }
 
 template <typename T, typename I>
 gt_status max_forward(gt__device *device, const gt__call *call, const Pool &pool) {
-    const gt_tensor *y = call->out[0];
+    const gt_tensor *x = call->in[0], *y = call->out[0], *index = call->out[1];
     const Pixels out = pixels_make(&y->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_max_pool<T, kVector<T>, I> : k_max_pool<T, 1, I>;
-    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(y), data<I>(call->out[1]),
-                  out, pool.rows, pool.columns);
+    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(x), data<T>(y), data<I>(index), out, pool.rows,
+                  pool.columns, pool.layout);
 }
 
 template <typename T, typename I>
 gt_status max_backward(gt__device *device, const gt__call *call, const Pool &pool) {
-    const gt_tensor *dx = call->out[0];
+    const gt_tensor *dy = call->in[0], *index = call->in[1], *dx = call->out[0];
     const Pixels in = pixels_make(&dx->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_max_pool_backward<T, kVector<T>, I> : k_max_pool_backward<T, 1, I>;
-    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(call->in[0]), data<const I>(call->in[1]),
-                  data<T>(dx), in, pool.rows, pool.columns);
+    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(dy), data<const I>(index), data<T>(dx), in,
+                  pool.rows, pool.columns, pool.layout);
 }
 
 template <typename T>
 gt_status avg_forward(gt__device *device, const gt__call *call, const Pool &pool, bool include_padding) {
-    const gt_tensor *y = call->out[0];
+    const gt_tensor *x = call->in[0], *y = call->out[0];
     const Pixels out = pixels_make(&y->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_avg_pool<T, kVector<T>> : k_avg_pool<T, 1>;
-    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(y), out, pool.rows,
-                  pool.columns, include_padding);
+    return launch(device, call, kernel, grid_for(out.count, kBlock), kBlock, data<const T>(x), data<T>(y), out, pool.rows, pool.columns,
+                  include_padding);
 }
 
 template <typename T>
 gt_status avg_backward(gt__device *device, const gt__call *call, const Pool &pool, bool include_padding) {
-    const gt_tensor *dx = call->out[0];
+    const gt_tensor *dy = call->in[0], *dx = call->out[0];
     const Pixels in = pixels_make(&dx->meta, pool.vector ? kVector<T> : 1);
     const auto kernel = pool.vector ? k_avg_pool_backward<T, kVector<T>> : k_avg_pool_backward<T, 1>;
-    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(call->in[0]), data<T>(dx), in, pool.rows,
-                  pool.columns, include_padding);
+    return launch(device, call, kernel, grid_for(in.count, kBlock), kBlock, data<const T>(dy), data<T>(dx), in, pool.rows, pool.columns,
+                  include_padding);
+}
+
+/* The gradient of the average over whole images. */
+template <typename T>
+gt_status spread(gt__device *device, const gt__call *call, const Pool &pool) {
+    const gt_tensor *dy = call->in[0], *dx = call->out[0];
+    const int64_t pixels = pool.rows.in * pool.columns.in;
+    gt__meta meta = dx->meta;
+    meta.shape[2] = 1;
+    meta.shape[3] = ceil_div(pixels, kSpread);
+    const Pixels groups = pixels_make(&meta, pool.vector ? kVector<T> : 1);
+    const auto kernel = pool.vector ? k_spread<T, kVector<T>> : k_spread<T, 1>;
+    return launch(device, call, kernel, grid_for(groups.count, kBlock), kBlock, data<const T>(dy), data<T>(dx), groups, pixels);
 }
 
 } // namespace
@@ -264,6 +262,7 @@ gt_status gt__cuda_max_pool2d(gt__device *device, const gt__call *call) {
     const gt_tensor *x = call->in[0], *y = call->out[0], *index = call->out[1];
     if (y->meta.numel == 0) return GT_OK;
     const Pool pool = pool_make(call, x, y, index, false);
+    if (pool.tile) return pool_tiles(device, call, pool, true, false);
     const bool bytes = !index || index->meta.dtype == GT_DTYPE_U8;
     GT__FOR_FLOATS(call, x->meta.dtype,
                    return bytes ? max_forward<T, uint8_t>(device, call, pool) : max_forward<T, int32_t>(device, call, pool));
@@ -274,6 +273,7 @@ gt_status gt__cuda_max_pool2d_backward(gt__device *device, const gt__call *call)
     const gt_tensor *dy = call->in[0], *index = call->in[1], *dx = call->out[0];
     if (dx->meta.numel == 0) return GT_OK;
     const Pool pool = pool_make(call, dx, dy, index, false);
+    if (pool.tile) return pool_tiles_backward(device, call, pool, true, false);
     GT__FOR_FLOATS(call, dy->meta.dtype,
                    return index->meta.dtype == GT_DTYPE_U8 ? max_backward<T, uint8_t>(device, call, pool)
                                                            : max_backward<T, int32_t>(device, call, pool));
@@ -284,7 +284,9 @@ gt_status gt__cuda_avg_pool2d(gt__device *device, const gt__call *call) {
     const gt_tensor *x = call->in[0], *y = call->out[0];
     if (y->meta.numel == 0) return GT_OK;
     const Pool pool = pool_make(call, x, y, nullptr, false);
-    GT__FOR_FLOATS(call, x->meta.dtype, return avg_forward<T>(device, call, pool, call->attr.pool.count_include_pad != 0));
+    const bool include_padding = call->attr.pool.count_include_pad != 0;
+    if (pool.tile) return pool_tiles(device, call, pool, false, include_padding);
+    GT__FOR_FLOATS(call, x->meta.dtype, return avg_forward<T>(device, call, pool, include_padding));
     return GT_OK;
 }
 
@@ -292,7 +294,9 @@ gt_status gt__cuda_avg_pool2d_backward(gt__device *device, const gt__call *call)
     const gt_tensor *dy = call->in[0], *dx = call->out[0];
     if (dx->meta.numel == 0) return GT_OK;
     const Pool pool = pool_make(call, dx, dy, nullptr, false);
-    GT__FOR_FLOATS(call, dy->meta.dtype, return avg_backward<T>(device, call, pool, call->attr.pool.count_include_pad != 0));
+    const bool include_padding = call->attr.pool.count_include_pad != 0;
+    if (pool.tile) return pool_tiles_backward(device, call, pool, false, include_padding);
+    GT__FOR_FLOATS(call, dy->meta.dtype, return avg_backward<T>(device, call, pool, include_padding));
     return GT_OK;
 }
 
@@ -302,6 +306,7 @@ gt_status gt__cuda_adaptive_avg_pool2d(gt__device *device, const gt__call *call)
     /* To one pixel: [N,C,1,1] is the same memory row-major and channels-last. */
     if (y->meta.shape[2] == 1 && y->meta.shape[3] == 1) return gt__cuda_mean_axes(device, call, 1u << 2 | 1u << 3);
     const Pool pool = pool_make(call, x, y, nullptr, true);
+    if (pool.tile) return pool_tiles(device, call, pool, false, false);
     GT__FOR_FLOATS(call, x->meta.dtype, return avg_forward<T>(device, call, pool, false));
     return GT_OK;
 }
@@ -310,6 +315,8 @@ gt_status gt__cuda_adaptive_avg_pool2d_backward(gt__device *device, const gt__ca
     const gt_tensor *dy = call->in[0], *dx = call->out[0];
     if (dx->meta.numel == 0) return GT_OK;
     const Pool pool = pool_make(call, dx, dy, nullptr, true);
+    if (pool.tile) return pool_tiles_backward(device, call, pool, false, false);
+    if (pool.rows.out == 1 && pool.columns.out == 1) GT__FOR_FLOATS(call, dy->meta.dtype, return spread<T>(device, call, pool));
     GT__FOR_FLOATS(call, dy->meta.dtype, return avg_backward<T>(device, call, pool, false));
     return GT_OK;
 }

@@ -6,8 +6,8 @@
 namespace {
 using namespace gt;
 
-constexpr int kWidth = 4;        /* elements a thread moves at once */
-constexpr int64_t kChunk = 4096; /* elements a block */
+constexpr int kWidth = 4;                                /* elements a thread moves at once */
+constexpr int32_t kLeastChunk = 1024, kMostChunk = 4096; /* elements a block */
 
 /* C: f32, or f64 for f64 parameters. */
 template <typename C>
@@ -156,7 +156,8 @@ __global__ void __launch_bounds__(kMultiBlock)
     __shared__ Numbers<C> now;
     uint32_t block;
     const Item<C> &item = table.items[table.find(block)];
-    const int64_t begin = block * kChunk, end = begin + kChunk < item.count ? begin + kChunk : item.count;
+    const int64_t begin = block * static_cast<int64_t>(table.chunk),
+                  end = begin + table.chunk < item.count ? begin + table.chunk : item.count;
     const gt_dtype dtype = static_cast<gt_dtype>(item.dtype), half_dtype = static_cast<gt_dtype>(item.half_dtype);
     const bool half = dtype == GT_DTYPE_F16 || dtype == GT_DTYPE_BF16;
     C *exact = item.master ? item.master : (half ? nullptr : static_cast<C *>(item.param));
@@ -233,12 +234,15 @@ gt_status update_with(gt__device *device, const gt__update_rule *rule, const gt_
                       const gt__step_control *control) {
     UpdateTable<C, bytes> table;
     const Rule<C> shared = rule_of<C>(rule, control);
+    int64_t total = 0;
+    for (int32_t i = 0; i < count; i++) total += list[i].count;
+    table.chunk = chunk_for(device, total, kLeastChunk, kMostChunk);
     int32_t k = 0;
     while (k < count) {
         table.count = 0;
         for (; k < count; k++) {
             if ((list[k].param_dtype == GT_DTYPE_F64) != (sizeof(C) == 8)) continue;
-            if (!table.add(item_of<C>(&list[k]), list[k].count, kChunk)) break;
+            if (!table.add(item_of<C>(&list[k]), list[k].count, table.chunk)) break;
         }
         if (table.count > 0)
             GT_TRY(launch2(device, nullptr, "optimizer update", k_update<C, bytes>, table.blocks(), 1u, kMultiBlock, 1u, table, shared));

@@ -72,6 +72,17 @@ GT__CUDA_KERNEL(conv2d_direct); /* CONV2D and CONV2D_RELU */
 GT__CUDA_KERNEL(conv2d_backward_input_direct);
 GT__CUDA_KERNEL(conv2d_backward_weight_direct);
 
+/* k_conv_few.cu: CONV2D, CONV2D_RELU and the gradients of their weight where the input has few channels and the kernel few taps, by one launch; every float
+ * dtype, the same bits every time. `scratch` has gt__cuda_conv2d_few_scratch bytes, which depend on shapes alone; NULL: one block sums. dw must be wanted. */
+int32_t gt__cuda_conv2d_few_takes(const gt__call *call);
+size_t gt__cuda_conv2d_few_scratch(gt__device *device, const gt__call *call);
+gt_status gt__cuda_conv2d_few(gt__device *device, const gt__call *call, void *scratch);
+/* Halves [pixels, from_channels] to [pixels, to_channels] with zeros behind, for what is faster with 4 or 8 channels; `to` is aligned to 16 bytes. */
+gt_status gt__cuda_pad_channels(gt__device *device, void *to, const void *from, int64_t pixels, int64_t from_channels, int64_t to_channels);
+/* The way back: to [pixels, to_channels] = the first channels of from [pixels, from_channels], or += where `accumulate` (f32 then). */
+gt_status gt__cuda_crop_channels(gt__device *device, void *to, gt_dtype to_dtype, const void *from, gt_dtype from_dtype, int64_t pixels,
+                                 int64_t from_channels, int64_t to_channels, int32_t accumulate);
+
 /* k_pool.cu */
 GT__CUDA_KERNEL(max_pool2d);
 GT__CUDA_KERNEL(max_pool2d_backward);
@@ -98,6 +109,7 @@ GT__CUDA_KERNEL(log_softmax);
 GT__CUDA_KERNEL(log_softmax_backward);
 GT__CUDA_KERNEL(cross_entropy);
 GT__CUDA_KERNEL(cross_entropy_backward);
+GT__CUDA_KERNEL(cross_entropy_both);
 GT__CUDA_KERNEL(embedding);
 GT__CUDA_KERNEL(embedding_backward);
 
@@ -115,6 +127,9 @@ gt_status gt__cuda_step_task(gt__device *device, const gt__step_task *task);
 gt_status gt__cuda_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task);
 gt_status gt__cuda_mark_not_finite(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least);
 gt_status gt__cuda_copy_many(gt__device *device, const gt__copy_item *list, int32_t count);
+/* k_move.cu. The second sets the arguments of a captured launch of the first: a cudaGraphExec_t and the node. */
+gt_status gt__cuda_move_many(gt__device *device, const gt__move *list, int32_t count);
+gt_status gt__cuda_move_node(void *ready, void *node, const gt__move *list, int32_t count);
 
 /* In place on y [rows, channels], row-major: y += bias (same dtype; NULL: nothing is added), then relu if `relu`. For when a library's epilogue
  * cannot take them. k_bias.cu */
@@ -127,7 +142,8 @@ gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt_
 
 /* What the kernels need from device.c: gt__cuda_stream and gt__cuda_error_slot of cuda_util.h, and: */
 int32_t gt__cuda_multiprocessors(const gt__device *device); /* how many the GPU has */
-/* Counters in device memory for launches whose last block goes on: 0 before and after each of them. Launches of the compute stream take turns. */
+/* Counters in device memory for launches whose last block goes on: 0 before and after each of them. Launches of the compute stream take turns;
+ * a branch of a capture has counters of its own. */
 #define GT__CUDA_COUNTERS 1023
 uint32_t *gt__cuda_counters(const gt__device *device);
 

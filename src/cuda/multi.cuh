@@ -21,6 +21,7 @@ template <typename Item, size_t bytes, size_t extra>
 struct Table {
     static constexpr int kCapacity = static_cast<int>((bytes - extra - 16) / (sizeof(Item) + sizeof(uint32_t)));
     int32_t count;
+    int32_t chunk; /* elements a block, where that depends on the list */
     uint32_t first[kCapacity + 1];
     Item items[kCapacity];
 
@@ -54,6 +55,13 @@ struct Table {
     }
 #endif
 };
+
+/* Elements a block, from `least` to `most`, powers of two: enough blocks to give every multiprocessor some. It depends on the list's total alone, so that sums are
+ * taken in the same order every time. */
+inline int32_t chunk_for(gt__device *device, int64_t total, int32_t least, int32_t most) {
+    while (most > least && total / most < 4 * static_cast<int64_t>(gt__cuda_multiprocessors(device))) most /= 2;
+    return most;
+}
 
 /* Whether this driver takes large parameters. */
 inline bool large_parameters() {

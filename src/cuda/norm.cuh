@@ -7,7 +7,7 @@
 #ifndef GT_CUDA_NORM_CUH
 #define GT_CUDA_NORM_CUH
 
-#include "cuda/launch.cuh"
+#include "cuda/columns.cuh"
 #include "cuda/math.cuh"
 
 #include <initializer_list>
@@ -247,18 +247,6 @@ template <typename T, int V, int N, int U, typename Use>
 __device__ __forceinline__ void visit_apply(const T *const (&in)[N], const Apply &cut, int64_t channel, Use use) {
     const int64_t begin = (gridDim.y - 1 - blockIdx.y) * cut.part_rows, end = begin + cut.part_rows;
     visit_rows<T, V, N, U, true>(in, cut.channels, begin, end < cut.rows ? end : cut.rows, channel, use);
-}
-
-/* True in all threads of the block that is the last of its tile to come here; it sees what the others had written before. The counter goes back to 0. */
-__device__ __forceinline__ bool last_of_tile(uint32_t *counters, uint32_t parts) {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(counters + blockIdx.x, parts - 1) == parts - 1;
-    __syncthreads();
-    if (!last) return false;
-    __threadfence();
-    return true;
 }
 
 /* Rows of a part of the reducing pass. */

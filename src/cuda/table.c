@@ -57,6 +57,7 @@ static const gt__kernel kernels[GT__OP_COUNT] = {
     [GT__OP_CONV2D_RELU] = gt__cuda_conv2d_relu,
     [GT__OP_CONV2D_BACKWARD_INPUT] = gt__cuda_conv2d_backward_input,
     [GT__OP_CONV2D_BACKWARD_WEIGHT] = gt__cuda_conv2d_backward_weight,
+    [GT__OP_CONV2D_RELU_BACKWARD_WEIGHT] = gt__cuda_conv2d_relu_backward_weight,
     [GT__OP_MAX_POOL2D] = gt__cuda_max_pool2d,
     [GT__OP_MAX_POOL2D_BACKWARD] = gt__cuda_max_pool2d_backward,
     [GT__OP_AVG_POOL2D] = gt__cuda_avg_pool2d,
@@ -77,6 +78,7 @@ static const gt__kernel kernels[GT__OP_COUNT] = {
     [GT__OP_LOG_SOFTMAX] = gt__cuda_log_softmax,
     [GT__OP_LOG_SOFTMAX_BACKWARD] = gt__cuda_log_softmax_backward,
     [GT__OP_CROSS_ENTROPY] = gt__cuda_cross_entropy,
+    [GT__OP_CROSS_ENTROPY_BOTH] = gt__cuda_cross_entropy_both,
     [GT__OP_CROSS_ENTROPY_BACKWARD] = gt__cuda_cross_entropy_backward,
     [GT__OP_EMBEDDING] = gt__cuda_embedding,
     [GT__OP_EMBEDDING_BACKWARD] = gt__cuda_embedding_backward,
@@ -125,9 +127,17 @@ gt__backend gt__cuda_table = {
     .mark_not_finite = gt__cuda_mark_not_finite,
     .capture_begin = gt__cuda_capture_begin,
     .capture_end = gt__cuda_capture_end,
+    .capture_branch = gt__cuda_capture_branch,
+    .capture_join = gt__cuda_capture_join,
     .graph_launch = gt__cuda_graph_launch,
+    .graph_move = gt__cuda_graph_move,
     .graph_destroy = gt__cuda_graph_destroy,
     .copy_many = gt__cuda_copy_many,
+    .move_many = gt__cuda_moves,
+    .timer_create = gt__cuda_timer_create,
+    .event_elapsed = gt__cuda_event_elapsed,
+    .range_push = gt__cuda_range_push,
+    .range_pop = gt__cuda_range_pop,
 };
 
 gt_status gt__cuda_backend(const gt__backend **backend) {

@@ -101,6 +101,20 @@ gt_status gt__shape_conv2d_backward_weight(gt__call *call) {
     return backward_shape(call, call->in[1]->meta.shape, call->attr.conv.shape);
 }
 
+/* (dy, y, x) */
+gt_status gt__shape_conv2d_relu_backward_weight(gt__call *call) {
+    GT_TRY(gt__check_inputs(call, 3, 7));
+    const gt_tensor *dy = call->in[0], *y = call->in[1], *x = call->in[2];
+    GT_TRY(gt__check_dtype(call, x, "the input", dy->meta.dtype));
+    GT_CALL_REQUIRE(call, x->meta.ndim == 4, GT_INTERNAL, "rank other than 4");
+    GT_TRY(gt__check_same_shape(call, dy, "the gradient", y, "the result"));
+    GT_TRY(backward_shape(call, x->meta.shape, call->attr.conv.shape));
+    gt_dtype wide = gt__dtype_accumulate(dy->meta.dtype);
+    GT_TRY(channels_last_out(call, wide, call->attr.conv.shape));
+    call->n_out = 2;
+    return gt__out_shape(call, 1, wide, 1, call->attr.conv.shape);
+}
+
 gt_status gt__grad_conv2d(gt__grad *grad) {
     gt_tensor *dz;
     GT_TRY(gt__grad_bias_relu(grad, grad->op == GT__OP_CONV2D_RELU, 1u << 0 | 1u << 2 | 1u << 3, &dz));

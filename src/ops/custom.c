@@ -8,8 +8,8 @@ struct gt__custom {
     char name[];
 };
 
-#define MAX_IN GT__MAX_SAVED_IN /* all inputs may have to be saved */
-#define MAX_OUT 3               /* as autograd.h says */
+#define MAX_IN  GT__MAX_SAVED_IN /* all inputs may have to be saved */
+#define MAX_OUT 3                /* as autograd.h says */
 
 void gt__custom_retain(struct gt__custom *op) { op->references++; }
 
@@ -99,38 +99,62 @@ gt_status gt__custom_run(gt__device *device, const gt__call *call) {
 
 /* ---- backward ---------------------------------------------------------------------------------------------------------------- */
 
-gt_status gt__grad_custom(gt__grad *grad) {
-    const struct gt__custom *op = grad->attr->custom.op;
-    int32_t n_in = grad->n_in, n_out = op->options.n_outputs;
-    GT_REQUIRE(grad->ctx->tracer == NULL, GT_NOT_SUPPORTED, "custom op \"%s\": its gradient cannot be traced", op->name);
+gt_status gt__custom_backward_run(gt__device *device, const gt__custom_gradient *g) {
     gt_array inputs[MAX_IN], input_grads[MAX_IN], outputs[GT__MAX_OUT], output_grads[GT__MAX_OUT];
+    for (int32_t k = 0; k < g->n_in; k++) {
+        inputs[k] = array_of(&g->in_meta[k], g->in[k]);
+        input_grads[k] = array_of(&g->in_meta[k], g->in_grad[k]);
+    }
+    for (int32_t k = 0; k < g->n_out; k++) {
+        outputs[k] = array_of(&g->out_meta[k], g->out[k]);
+        output_grads[k] = array_of(&g->out_meta[k], g->out_grad[k]);
+    }
+    gt_custom_call user = start_call(g->op, g->n_in, inputs, outputs);
+    user.output_grads = output_grads;
+    user.input_grads = input_grads;
+    user.stream = stream_of(device);
+    gt__profiler *profiler = device->ctx->profiler;
+    const bool seen = profiler != NULL && profiler->custom_begin(profiler, g);
+    gt_status status = check_callback(g->op, g->op->options.backward(&user), "backward");
+    if (seen) profiler->custom_end(profiler, g, status);
+    return status;
+}
+
+static gt_status run_backward(gt_context *ctx, const gt__custom_gradient *g) {
+    if (ctx->tracer) return ctx->tracer->custom_backward(ctx->tracer, g);
+    int32_t previous = gt__enter(ctx);
+    gt_status status = gt__custom_backward_run(ctx->device, g);
+    gt__leave(ctx, previous);
+    return status;
+}
+
+gt_status gt__grad_custom(gt__grad *grad) {
+    struct gt__custom *op = grad->attr->custom.op;
+    gt__custom_gradient g = {.op = op, .n_in = grad->n_in, .n_out = op->options.n_outputs};
     const gt__meta *in[MAX_IN] = {NULL};
-    gt__meta out[GT__MAX_OUT];
     gt_tensor *dx[MAX_IN] = {NULL};
-    for (int32_t k = 0; k < n_in; k++) in[k] = &grad->in_meta[k];
-    GT_TRY(output_metas(op, n_in, in, out));
-    for (int32_t k = 0; k < n_in; k++) {
+    for (int32_t k = 0; k < g.n_in; k++) {
+        in[k] = &grad->in_meta[k];
+        g.in_meta[k] = *in[k];
+        gt__meta_set_row_major(&g.in_meta[k]);
+    }
+    GT_TRY(output_metas(op, g.n_in, in, g.out_meta));
+    for (int32_t k = 0; k < g.n_in; k++) {
         gt_tensor *x = grad->in[k];
         if (x != NULL) GT__TRY_TENSOR(x, gt_contiguous(x));
         if (grad->needs[k]) GT__TRY_TENSOR(dx[k], gt_tensor_empty(grad->ctx, in[k]->dtype, in[k]->ndim, in[k]->shape));
-        inputs[k] = array_of(in[k], x != NULL ? x->data : NULL);
-        input_grads[k] = array_of(in[k], dx[k] != NULL ? dx[k]->data : NULL);
+        g.in[k] = x != NULL ? x->data : NULL;
+        g.in_grad[k] = dx[k] != NULL ? dx[k]->data : NULL;
     }
-    for (int32_t k = 0; k < n_out; k++) {
+    for (int32_t k = 0; k < g.n_out; k++) {
+        const gt__meta *out = &g.out_meta[k];
         gt_tensor *dy = grad->dy[k];
-        GT__TRY_TENSOR(dy, dy != NULL ? gt_contiguous(dy) : gt_tensor_zeros(grad->ctx, out[k].dtype, out[k].ndim, out[k].shape));
-        outputs[k] = array_of(&out[k], grad->out[k] != NULL ? grad->out[k]->data : NULL);
-        output_grads[k] = array_of(&out[k], dy->data);
+        GT__TRY_TENSOR(dy, dy != NULL ? gt_contiguous(dy) : gt_tensor_zeros(grad->ctx, out->dtype, out->ndim, out->shape));
+        g.out[k] = grad->out[k] != NULL ? grad->out[k]->data : NULL;
+        g.out_grad[k] = dy->data;
     }
-    gt_custom_call user = start_call(op, n_in, inputs, outputs);
-    user.output_grads = output_grads;
-    user.input_grads = input_grads;
-    user.stream = stream_of(grad->ctx->device);
-    int32_t previous = gt__enter(grad->ctx);
-    gt_status status = op->options.backward(&user);
-    gt__leave(grad->ctx, previous);
-    GT_TRY(check_callback(op, status, "backward"));
-    memcpy(grad->dx, dx, (size_t)n_in * sizeof *dx);
+    GT_TRY(run_backward(grad->ctx, &g));
+    memcpy(grad->dx, dx, (size_t)g.n_in * sizeof *dx);
     return GT_OK;
 }
 

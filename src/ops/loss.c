@@ -56,6 +56,23 @@ gt_status gt__shape_cross_entropy_backward(gt__call *call) {
     return gt__out_shape(call, 0, logits->meta.dtype, 2, logits->meta.shape);
 }
 
+/* (dloss, logits, labels, class weights or NULL). */
+gt_status gt__shape_cross_entropy_both(gt__call *call) {
+    GT_TRY(gt__check_inputs(call, 4, 1 | 2 | 4));
+    const gt_tensor *logits = call->in[1];
+    GT_TRY(check_rows(call, logits, call->in[2], call->in[3]));
+    gt_dtype dtype = gt__dtype_accumulate(logits->meta.dtype);
+    const int64_t two = 2;
+    GT_TRY(gt__check_dtype(call, call->in[0], "the gradient", dtype));
+    GT_CALL_REQUIRE(call, call->attr.loss.reduction != GT_REDUCTION_NONE && call->in[0]->meta.ndim == 0, GT_INTERNAL,
+                    "the gradient is not a scalar");
+    call->n_out = 4;
+    GT_TRY(gt__out_shape(call, 0, dtype, 0, NULL));
+    GT_TRY(gt__out_shape(call, 1, dtype, 1, logits->meta.shape));
+    GT_TRY(gt__out_shape(call, 2, dtype, 1, &two));
+    return gt__out_shape(call, 3, logits->meta.dtype, 2, logits->meta.shape);
+}
+
 gt_status gt__grad_cross_entropy(gt__grad *grad) {
     if (!grad->needs[0]) return GT_OK;
     gt_tensor *in[6] = {grad->dy[0], grad->in[0], grad->in[1], grad->in[2], grad->out[1], grad->out[2]};

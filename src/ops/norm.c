@@ -108,12 +108,13 @@ gt_status gt__shape_layer_norm(gt__call *call) {
 }
 
 /* (dy, x, weight or NULL, mean, rstd): dx, dw, db. With relu the third are (weight or NULL, bias or NULL); with a residual (weight or NULL, y), and a
- * fourth result is the residual's gradient. */
+ * fourth result is the residual's gradient. Batch norm's may have one input more, dy2 or NULL: the gradient is the sum of both. */
 gt_status gt__shape_norm_backward(gt__call *call) {
     bool adds = call->op == GT__OP_BATCH_NORM_ADD_RELU_BACKWARD, relu = call->op == GT__OP_BATCH_NORM_RELU_BACKWARD;
     bool batch = call->op != GT__OP_LAYER_NORM_BACKWARD;
     int32_t mean = adds || relu ? 4 : 3;
-    GT_TRY(gt__check_inputs(call, mean + 2, 1u | 2u | 3u << mean | (adds ? 8u : 0u)));
+    bool two = batch && call->n_in == mean + 3;
+    GT_TRY(gt__check_inputs(call, mean + 2 + two, 1u | 2u | 3u << mean | (adds ? 8u : 0u)));
     const gt_tensor *dy = call->in[0], *x = call->in[1];
     GT_TRY(gt__check_float(call, dy, "the gradient"));
     GT_TRY(gt__check_dtype(call, x, "the input", dy->meta.dtype));
@@ -126,6 +127,10 @@ gt_status gt__shape_norm_backward(gt__call *call) {
     if (adds) {
         GT_TRY(gt__check_dtype(call, call->in[3], "the output", dy->meta.dtype));
         GT_TRY(gt__check_same_shape(call, dy, "the gradient", call->in[3], "the output"));
+    }
+    if (two && call->in[mean + 2]) {
+        GT_TRY(gt__check_dtype(call, call->in[mean + 2], "the second gradient", dy->meta.dtype));
+        GT_TRY(gt__check_same_shape(call, dy, "the gradient", call->in[mean + 2], "the second gradient"));
     }
     GT_TRY(batch ? check_mean(call, call->in[mean], dtype, groups) : check_per_channel(call, call->in[mean], "the mean", dtype, groups));
     GT_TRY(check_per_channel(call, call->in[mean + 1], "the deviation", dtype, groups));

@@ -335,11 +335,11 @@ static gt__update_rule rule_of(const gt_optimizer *optimizer) {
                              .rate_cell = optimizer->rate_cell};
 }
 
-/* Whether the device skips the step or not. */
-static void slot_updated(gt__slot_state *slot) {
+/* Whether the device skips the step or not. `half`: the half copy, if there is one, was written too. */
+static void slot_updated(gt__slot_state *slot, bool half) {
     gt_tensor *p = slot->parameter;
     slot->master_version = ++p->storage->version;
-    if (p->meta.numel > 0) gt__half_copy_written(p);
+    if (half && p->meta.numel > 0) gt__half_copy_written(p);
 }
 
 gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt__step_control *control) {
@@ -356,14 +356,14 @@ gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt_
         gt__slot_state *slot = &optimizer->slots[i];
         if (gt__valid_grad(slot->parameter) == NULL) continue;
         if (slot->parameter->meta.numel > 0) slot->step_cell ^= 1;
-        slot_updated(slot);
+        slot_updated(slot, true);
     }
     return GT_OK;
 }
 
 void gt__optimizer_updated(gt_optimizer *optimizer, const uint8_t *updated) {
     for (int32_t i = 0; i < optimizer->count; ++i)
-        if (updated[i]) slot_updated(&optimizer->slots[i]);
+        if (updated[i]) slot_updated(&optimizer->slots[i], updated[i] == 2);
 }
 
 gt_status gt_optimizer_step(gt_optimizer *optimizer) {

@@ -53,7 +53,8 @@ void gt__optimizer_mark_grads(gt_optimizer *optimizer);
  * launch. prepare: *count entries of optimizer->updates; *found as above. */
 gt_status gt__optimizer_prepare(gt_optimizer *optimizer, const char *who, int32_t *count, int32_t *found);
 gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt__step_control *control);
-/* A compiled step has updated the parameters that `updated` (one a slot) names: versions go up, the second step count is the one to read. */
+/* A compiled step has updated the parameters for which `updated` (one a slot) is 1, or 2: their half copies too. Versions go up, the second step count is the one
+ * to read. */
 void gt__optimizer_updated(gt_optimizer *optimizer, const uint8_t *updated);
 /* Master copies follow their parameters where something else than a step has written these. */
 gt_status gt__optimizer_refresh_masters(gt_optimizer *optimizer);

@@ -6,12 +6,13 @@
 
 typedef struct gt__life {
     size_t bytes;        /* 0: needs no place */
-    int32_t first, last; /* steps at whose beginning and end it is there, first <= last */
+    int32_t first, last; /* steps at whose beginning and end it is there, 0 <= first <= last */
 } gt__life;
 
 #define GT__ARENA_GRAIN 512
 
-/* *bytes: of the arena. *bound: the most bytes that live at once, in whole grains; no plan is smaller. */
+/* *bytes: of the arena. *bound: the most bytes that live at once, in whole grains; no plan is smaller. The same lives give the same plan, in a time that is bounded
+ * whatever they are. */
 gt_status gt__memory_plan(const gt__life *lives, int32_t count, size_t *offsets, size_t *bytes, size_t *bound);
 
 #endif

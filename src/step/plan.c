@@ -1,6 +1,11 @@
 /* From a step's function to a plan: traces it, and places its memory. */
+#include "step/branches.h"
+#include "step/budget.h"
 #include "step/memory_plan.h"
+#include "step/passes.h"
 #include "step/step.h"
+
+#include <stdlib.h>
 
 /* --- tracing ----------------------------------------------------------------------------------------------------------------------------- */
 
@@ -13,6 +18,9 @@ typedef struct tracing {
     gt_tensor *total;                      /* of the loss over the micro-batches so far, counted */
     gt_tensor *items;                      /* and of items, counted; NULL: their number is known */
     gt_tensor **parts;                     /* micro_batches entries an output, counted */
+    int32_t first_stand_in;                /* buffer of the first of the gradients' stand-ins */
+    gt_tensor **grads;                     /* n_parameters: what the parameters' gradients were before, taken from them; counted */
+    uint8_t *step_cells;                   /* n_parameters: which of its two step counts each had */
     gt_tensor **weights;                   /* whose half copies are to be made, counted, and in which dtype */
     gt_dtype *dtypes;
     int32_t n_weights;
@@ -30,7 +38,7 @@ static gt_status kept_sum(gt_tensor **sum, gt_tensor *value) { return keep(sum, 
 
 /* The loss so far, weighted by items where the micro-batches may have different numbers of them. */
 static gt_status add_loss(tracing *t, const gt_step_result *r, double rows) {
-    int32_t k = t->step->options.micro_batches;
+    int32_t k = t->plan->micro_batches;
     gt_tensor *loss = gt_reshape(gt_cast(gt_tensor_detach(r->loss), GT_DTYPE_F32), 0, NULL);
     if (k == 1) return keep(&t->total, loss);
     if (r->items == NULL) return kept_sum(&t->total, gt_mul_scalar(loss, rows / (double)t->plan->inputs[0].shape[0]));
@@ -74,7 +82,8 @@ static gt_status check_result(const gt_step *step, const gt_step_result *r) {
 static gt_status micro_batch(tracing *t, int32_t number) {
     gt_step *step = t->step;
     gt__plan *plan = t->plan;
-    int32_t k = step->options.micro_batches;
+    int32_t k = plan->micro_batches;
+    bool results = step->extension.window == NULL;
     gt_tensor *inputs[GT_STEP_MAX_INPUTS] = {NULL};
     int64_t rows = 0;
     for (int32_t i = 0; i < plan->n_inputs; ++i) {
@@ -87,12 +96,12 @@ static gt_status micro_batch(tracing *t, int32_t number) {
     gt_step_result r;
     gt_status status = run_function(t, inputs, &r);
     if (status == GT_OK) status = check_result(step, &r);
-    if (status == GT_OK && r.loss) {
+    if (status == GT_OK && r.loss && results) {
         (void)gt_no_grad_begin(step->ctx);
         status = add_loss(t, &r, (double)rows);
         (void)gt_no_grad_end(step->ctx);
     }
-    for (int32_t i = 0; i < GT_STEP_MAX_OUTPUTS && r.outputs[i] && status == GT_OK; ++i)
+    for (int32_t i = 0; i < GT_STEP_MAX_OUTPUTS && r.outputs[i] && status == GT_OK && results; ++i)
         status = keep(&t->parts[i * k + number], gt_tensor_detach(r.outputs[i]));
     if (step->window == NULL) return status;
     if (status != GT_OK) {
@@ -107,13 +116,13 @@ static gt_status result_of(tracing *t, gt_tensor *value, gt_tensor **result) {
     if (value == NULL) return gt_last_error()->status;
     gt__meta meta = value->meta;
     if (!gt__meta_is_dense(&meta)) gt__meta_set_row_major(&meta);
-    *result = gt__trace_real(t->trace, &meta, GT_MEMORY_USER, "step result");
+    *result = t->plan->predicted ? gt__trace_phantom(t->step->ctx, &meta) : gt__trace_real(t->trace, &meta, GT_MEMORY_USER, "step result");
     if (*result == NULL) return gt_last_error()->status;
     return meta.numel > 0 ? gt__op_into(GT__OP_COPY, &value, 1, NULL, *result) : GT_OK;
 }
 
 static gt_status make_results(tracing *t) {
-    int32_t k = t->step->options.micro_batches;
+    int32_t k = t->plan->micro_batches;
     if (t->total) GT_TRY(result_of(t, t->items ? gt_div(t->total, t->items) : t->total, &t->plan->loss));
     for (int32_t i = 0; i < GT_STEP_MAX_OUTPUTS && t->parts[i * k]; ++i) {
         gt_tensor **parts = t->parts + i * k, *whole = parts[0];
@@ -137,17 +146,19 @@ static gt_status trace_body(tracing *t) {
     }
     if (step->window == NULL) GT_TRY(gt_no_grad_begin(ctx));
     gt_status status = GT_OK;
-    for (int32_t number = 0; number < step->options.micro_batches && status == GT_OK; ++number) {
+    for (int32_t number = 0; number < t->plan->micro_batches && status == GT_OK; ++number) {
         status = gt__scope_begin(ctx);
         if (status != GT_OK) break;
         status = micro_batch(t, number);
         (void)gt_scope_end(ctx);
     }
     if (step->window == NULL) (void)gt_no_grad_end(ctx);
+    if (status == GT_OK && step->window && t->plan->ends) status = gt_window_flush(step->window);
     if (status != GT_OK) return status;
     GT_TRY(gt__scope_begin(ctx));
     GT_TRY(gt_no_grad_begin(ctx));
     status = make_results(t);
+    if (status == GT_OK && step->extension.end) status = step->extension.end(step->options.user, t->plan->begins);
     (void)gt_no_grad_end(ctx);
     (void)gt_scope_end(ctx);
     return status;
@@ -157,15 +168,23 @@ static void drop_handles(tracing *t) {
     for (int32_t i = 0; i < GT_STEP_MAX_INPUTS; ++i) gt_tensor_release(t->inputs[i]);
     gt_tensor_release(t->total);
     gt_tensor_release(t->items);
-    for (int32_t i = 0; i < GT_STEP_MAX_OUTPUTS * t->step->options.micro_batches; ++i) gt_tensor_release(t->parts[i]);
+    for (int32_t i = 0; i < GT_STEP_MAX_OUTPUTS * t->plan->micro_batches; ++i) gt_tensor_release(t->parts[i]);
 }
 
 /* --- what a trace changes on the host, and what every run will change ------------------------------------------------------------------------ */
 
-/* Each optimizer reads the first of a parameter's two step counts while it is traced. */
-static void set_step_cells(gt_step *step, uint8_t cell) {
+/* Each optimizer reads the first of a parameter's two step counts while it is traced; `before` is for where they are. */
+static void take_step_cells(gt_step *step, uint8_t *before) {
     for (int32_t i = 0; i < step->options.n_optimizers; ++i)
-        for (int32_t k = 0; k < step->optimizers[i]->count; ++k) step->optimizers[i]->slots[k].step_cell = cell;
+        for (int32_t k = 0; k < step->optimizers[i]->count; ++k) {
+            *before++ = step->optimizers[i]->slots[k].step_cell;
+            step->optimizers[i]->slots[k].step_cell = 0;
+        }
+}
+
+static void put_step_cells_back(gt_step *step, const uint8_t *before) {
+    for (int32_t i = 0; i < step->options.n_optimizers; ++i)
+        for (int32_t k = 0; k < step->optimizers[i]->count; ++k) step->optimizers[i]->slots[k].step_cell = *before++;
 }
 
 static int32_t *pairs_of(const gt_optimizer *optimizer) {
@@ -173,9 +192,9 @@ static int32_t *pairs_of(const gt_optimizer *optimizer) {
 }
 
 /* The optimizers after the first settle their step counts before anything else. */
-static gt_status trace_settling(gt_step *step) {
+static gt_status trace_settling(gt_step *step, const gt__plan *plan) {
     gt_context *ctx = step->ctx;
-    for (int32_t i = 1; i < step->options.n_optimizers; ++i) {
+    for (int32_t i = 1; i < step->options.n_optimizers && plan->ends; ++i) {
         const gt__step_task task = {
             .kind = GT__STEP_ADVANCE, .settle = pairs_of(step->optimizers[i]), .settle_count = step->optimizers[i]->count};
         GT_TRY(ctx->backend->step_task(ctx->device, &task));
@@ -227,10 +246,33 @@ static gt_status take_half_copies(tracing *t) {
     return status;
 }
 
+static gt_status phantom_half_copy(gt__plan *plan, gt_tensor *weight, gt_dtype dtype) {
+    gt__meta meta = weight->meta;
+    meta.dtype = dtype;
+    gt_tensor *half = gt__trace_phantom(weight->ctx, &meta);
+    if (half == NULL) return gt_last_error()->status;
+    gt_tensor_release(weight->storage->half);
+    weight->storage->half = half;
+    weight->storage->half_version = weight->storage->version;
+    plan->halves += (gt_tensor_bytes(half) + GT__ARENA_GRAIN - 1) / GT__ARENA_GRAIN * GT__ARENA_GRAIN;
+    return GT_OK;
+}
+
+static void drop_phantom_half_copies(gt_context *ctx) {
+    for (gt_tensor *t = ctx->live.live_next; t != &ctx->live; t = t->live_next) {
+        gt_tensor *half = t->storage ? t->storage->half : NULL;
+        if (half == NULL || !gt__is_phantom(half)) continue;
+        t->storage->half = NULL;
+        gt_tensor_release(half);
+    }
+}
+
 /* They are made for good, with the trace closed: the next one finds them. */
 static gt_status make_half_copies(tracing *t, gt_status status) {
     for (int32_t i = 0; i < t->n_weights; ++i) {
-        if (status == GT_OK) status = gt__half_copy_make(t->weights[i], t->dtypes[i]);
+        if (status == GT_OK)
+            status = t->plan->predicted ? phantom_half_copy(t->plan, t->weights[i], t->dtypes[i])
+                                        : gt__half_copy_make(t->weights[i], t->dtypes[i]);
         gt_tensor_release(t->weights[i]);
     }
     gt__free(t->weights);
@@ -256,7 +298,7 @@ static gt_status find_updated(gt_step *step, gt__plan *plan) {
             const gt_optimizer *o = step->optimizers[i];
             for (int32_t k = 0, u = 0; k < o->count && u < n->update.count; ++k) { /* both in the same order */
                 if (n->update.list[u].param != o->slots[k].parameter->data) continue;
-                updated[k] = 1;
+                updated[k] = n->update.list[u].half ? 2 : 1;
                 ++u;
             }
             updated += o->count;
@@ -265,13 +307,184 @@ static gt_status find_updated(gt_step *step, gt__plan *plan) {
     return GT_OK;
 }
 
-static int32_t find_remember(const gt__plan *plan) {
-    for (int32_t i = 0; i < plan->program.count; ++i) {
-        const gt__instruction *n = &plan->program.list[i];
-        if (n->kind == GT__DO_COPY_MANY) return i;
-        if (n->kind == GT__DO_CALL) break;
+/* --- gradients that outlive a run -------------------------------------------------------------------------------------------------------------- */
+
+/* The parameters' gradients as they are are put aside, and stand-ins over traced memory take their places: what is traced adds to these. */
+static gt_status put_grads_aside(tracing *t) {
+    gt_step *step = t->step;
+    gt__plan *plan = t->plan;
+    size_t n = (size_t)step->n_parameters + 1;
+    plan->takes = gt__calloc(n, sizeof *plan->takes);
+    plan->leaves = gt__calloc(n, sizeof *plan->leaves);
+    if (plan->takes == NULL || plan->leaves == NULL) return GT_OUT_OF_HOST_MEMORY;
+    for (int32_t i = 0; i < step->n_parameters && !plan->begins; ++i) {
+        gt_tensor *p = gt__step_parameter(step, i), *grad = gt__valid_grad(p);
+        if (grad == NULL || grad->storage->traced) continue; /* of a parameter that two optimizers have: done */
+        gt_tensor *stand_in = gt__trace_input(t->trace, &grad->meta);
+        if (stand_in == NULL) return gt_last_error()->status;
+        t->grads[i] = grad;
+        p->grad = stand_in;
+        plan->takes[i] = grad->data;
     }
-    return -1;
+    return GT_OK;
+}
+
+/* Afterwards they are back. */
+static void put_grads_back(tracing *t) {
+    for (int32_t i = 0; t->grads && i < t->step->n_parameters; ++i) {
+        if (t->grads[i] == NULL) continue;
+        gt_tensor *p = gt__step_parameter(t->step, i);
+        (void)gt_tensor_zero_grad(p);
+        p->grad = t->grads[i];
+        p->grad_valid = 1;
+    }
+    gt__free(t->grads);
+    t->grads = NULL;
+}
+
+typedef struct settling {
+    const gt__program *program;
+    char **places; /* of the program's buffers: where they really are, or NULL */
+} settling;
+
+static void settle(void *user, const gt__access *access) {
+    const settling *s = user;
+    int32_t b = gt__program_buffer(s->program, access->pointer);
+    if (b >= 0 && s->places[b]) gt__access_set(access, s->places[b] + ((uintptr_t)access->pointer - s->program->buffers[b].address));
+}
+
+/* Memory for parameter i's gradient, which is the same for all programs if it lies in the same order. */
+static gt_status make_grad(tracing *t, int32_t i, const gt__meta *meta, gt_tensor **grad) {
+    gt_step *step = t->step;
+    gt_tensor **kept = &step->grads[i];
+    if (*kept == NULL || (*kept)->meta.dtype != meta->dtype || !gt__meta_same_layout(&(*kept)->meta, meta)) {
+        gt_tensor *made = gt__trace_real(t->trace, meta, GT_MEMORY_GRADIENT, "gradient");
+        if (made == NULL) return gt_last_error()->status;
+        gt_tensor_release(*kept);
+        *kept = made;
+    }
+    *grad = gt_tensor_retain(*kept);
+    return GT_OK;
+}
+
+/* What the trace has left as a parameter's gradient is to be in memory that stays: as a rule in its very place, so that nothing is copied. */
+static gt_status leave_grad(tracing *t, int32_t i, char **places) {
+    gt__plan *plan = t->plan;
+    const gt__program *program = &plan->program;
+    gt_tensor *p = gt__step_parameter(t->step, i), *grad = gt__valid_grad(p);
+    if (grad == NULL || !grad->storage->traced) return GT_OK;
+    if (t->grads[i])
+        plan->leaves[i] = gt_tensor_retain(t->grads[i]);
+    else
+        GT_TRY(make_grad(t, i, &grad->meta, &plan->leaves[i]));
+    gt_tensor *real = plan->leaves[i];
+    int32_t b = grad->storage->traced - 1;
+    bool whole = (uintptr_t)grad->data == program->buffers[b].address && grad->meta.dtype == real->meta.dtype &&
+                 gt__meta_is_dense(&grad->meta) && gt__meta_same_layout(&grad->meta, &real->meta) &&
+                 gt_tensor_bytes(grad) == grad->storage->bytes;
+    if (whole)
+        places[b] = real->data;
+    else
+        GT_TRY(gt__op_into(GT__OP_COPY, &grad, 1, NULL, real));
+    gt_tensor_retain(real);
+    gt_tensor_release(p->grad);
+    p->grad = real;
+    return GT_OK;
+}
+
+/* The gradients that this program takes over and leaves become memory outside of it. */
+static gt_status settle_grads(tracing *t) {
+    gt_step *step = t->step;
+    gt__plan *plan = t->plan;
+    gt__program *program = &plan->program;
+    if (plan->begins && plan->ends) return GT_OK;
+    char **places = gt__calloc((size_t)program->n_buffers + 1, sizeof *places);
+    if (places == NULL) return GT_OUT_OF_HOST_MEMORY;
+    gt_status status = GT_OK;
+    for (int32_t i = 0, b = t->first_stand_in; i < step->n_parameters; ++i) /* in this order they were made */
+        if (t->grads[i] && t->grads[i]->meta.numel > 0) places[b++] = t->grads[i]->data;
+    if (step->grads == NULL) {
+        step->grads = gt__calloc((size_t)step->n_parameters + 1, sizeof *step->grads);
+        if (step->grads == NULL) status = GT_OUT_OF_HOST_MEMORY;
+    }
+    for (int32_t i = 0; i < step->n_parameters && !plan->ends && status == GT_OK; ++i) status = leave_grad(t, i, places);
+    settling s = {program, places};
+    for (int32_t i = 0; i < program->count && status == GT_OK; ++i) gt__instruction_visit(&program->list[i], settle, &s);
+    gt__free(places);
+    return status;
+}
+
+/* Leaves of the caller's that are in no optimizer and in no module would gather gradients for nobody. */
+static gt_status drop_stray_gradients(gt_context *ctx) {
+    gt_status status = GT_OK;
+    for (gt_tensor *t = ctx->live.live_next; t != &ctx->live; t = t->live_next) {
+        if (t->grad == NULL || t->storage == NULL || t->storage->traced || !t->grad->storage || !t->grad->storage->traced) continue;
+        char text[300];
+        if (status == GT_OK)
+            status = GT_RAISE_HINT(GT_BAD_STATE, "give it to an optimizer of the step, or detach it",
+                                   "gt_step: the loss has a gradient for %s, which is in no optimizer and not in the module",
+                                   gt__tensor_text(t, text, sizeof text));
+        (void)gt_tensor_zero_grad(t);
+    }
+    return status;
+}
+
+/* --- the caller's tensors --------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct used {
+    const gt__storage *storage;
+    const gt_tensor *handle;
+} used;
+
+static int by_storage(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const used *)a)->storage, y = (uintptr_t)((const used *)b)->storage;
+    return (x > y) - (x < y);
+}
+
+static const used *find_used(const used *list, int32_t n, const gt__storage *storage) {
+    const used key = {.storage = storage};
+    return bsearch(&key, list, (size_t)n, sizeof *list, by_storage);
+}
+
+/* Leaves that lie over the memory which the program uses, or whose half copy does. */
+static gt_status find_watched(gt_context *ctx, gt__plan *plan) {
+    int32_t n = plan->n_outside, capacity = 0;
+    if (n == 0) return GT_OK;
+    used *list = gt__malloc((size_t)n * sizeof *list);
+    if (list == NULL) return GT_OUT_OF_HOST_MEMORY;
+    for (int32_t i = 0; i < n; ++i) list[i] = (used){plan->outside[i].handle->storage, plan->outside[i].handle};
+    qsort(list, (size_t)n, sizeof *list, by_storage);
+    gt_status status = GT_OK;
+    for (gt_tensor *t = ctx->live.live_next; t != &ctx->live && status == GT_OK; t = t->live_next) {
+        const gt__storage *s = t->storage;
+        if (s == NULL || s->traced || t->node || t->view_base || t->data == NULL || t->data != s->data) continue;
+        const used *whole = find_used(list, n, s);
+        gt_tensor *half = gt__half_copy_of(t);
+        if (half && find_used(list, n, half->storage) == NULL) half = NULL;
+        if ((whole == NULL && half == NULL) || (whole && whole->handle == t)) continue;
+        if (plan->n_watched == capacity) {
+            capacity = GT__MAX(capacity * 2, 64);
+            gt__watched *grown = gt__realloc(plan->watched, (size_t)capacity * sizeof *grown);
+            if (grown == NULL) {
+                status = GT_OUT_OF_HOST_MEMORY;
+                break;
+            }
+            plan->watched = grown;
+        }
+        plan->watched[plan->n_watched++] = (gt__watched){gt_tensor_retain(t), t->data, gt_tensor_retain(half)};
+    }
+    gt__free(list);
+    return status;
+}
+
+gt_status gt__step_freshen(gt_step *step) {
+    gt_context *ctx = step->ctx;
+    for (gt_tensor *t = ctx->live.live_next; t != &ctx->live; t = t->live_next) {
+        gt_tensor *half = t->storage && !gt__half_copy_is_fresh(t->storage) ? gt__half_copy_of(t) : NULL;
+        if (half) GT_TRY(gt__half_copy_make(t, half->meta.dtype));
+    }
+    for (int32_t i = 0; i < step->options.n_optimizers; ++i) GT_TRY(gt__optimizer_refresh_masters(step->optimizers[i]));
+    return GT_OK;
 }
 
 static gt_status trace_once(gt_step *step, gt__plan *plan, bool *again) {
@@ -282,32 +495,46 @@ static gt_status trace_once(gt_step *step, gt__plan *plan, bool *again) {
     t->step = step;
     t->plan = plan;
     gt_status status = GT_OK;
-    int64_t *before = NULL;
-    t->parts = gt__calloc((size_t)(GT_STEP_MAX_OUTPUTS * step->options.micro_batches), sizeof *t->parts);
-    if (t->parts == NULL) GT_TRY_GOTO(status, GT_OUT_OF_HOST_MEMORY, done);
+    int64_t *before = NULL, *after = NULL;
+    t->parts = gt__calloc((size_t)(GT_STEP_MAX_OUTPUTS * plan->micro_batches), sizeof *t->parts);
+    t->grads = gt__calloc((size_t)step->n_parameters + 1, sizeof *t->grads);
+    t->step_cells = gt__calloc((size_t)step->n_parameters + 1, 1);
+    if (t->parts == NULL || t->grads == NULL || t->step_cells == NULL) GT_TRY_GOTO(status, GT_OUT_OF_HOST_MEMORY, done);
     if (module) {
         plan->n_counters = gt__module_counters(module, NULL, false);
         before = gt__calloc((size_t)plan->n_counters + 1, sizeof *before);
+        after = gt__calloc((size_t)plan->n_counters + 1, sizeof *after);
         plan->counters = gt__calloc((size_t)plan->n_counters + 1, sizeof *plan->counters);
-        if (before == NULL || plan->counters == NULL) GT_TRY_GOTO(status, GT_OUT_OF_HOST_MEMORY, done);
+        if (before == NULL || after == NULL || plan->counters == NULL) GT_TRY_GOTO(status, GT_OUT_OF_HOST_MEMORY, done);
         (void)gt__module_counters(module, before, false);
     }
-    drop_gradients(step);
+    GT_TRY_GOTO(status, gt__step_freshen(step), done);
+    if (plan->begins) drop_gradients(step);
     gt__phase phase = gt__allocator_phase(ctx->allocator);
     bool stepped = ctx->stepped;
     GT_TRY_GOTO(status, gt__trace_begin(ctx, &plan->program, gt__step_cells_of(step)->random, &t->trace), done);
-    set_step_cells(step, 0);
+    take_step_cells(step, t->step_cells);
     for (int32_t i = 0; i < step->options.n_optimizers; ++i) step->optimizers[i]->rate_cell = &gt__step_cells_of(step)->rates[i];
-    status = trace_settling(step);
+    gt__window_place place;
+    if (step->window) gt__window_trace_begin(step->window, &place);
+    t->first_stand_in = plan->program.n_buffers;
+    status = put_grads_aside(t);
+    if (status == GT_OK) status = trace_settling(step, plan);
     if (status == GT_OK) status = trace_body(t);
+    if (status == GT_OK) status = settle_grads(t);
+    if (step->window) gt__window_trace_end(step->window, &place);
     for (int32_t i = 0; i < step->options.n_optimizers; ++i) step->optimizers[i]->rate_cell = NULL;
-    set_step_cells(step, 1);
+    put_step_cells_back(step, t->step_cells);
     drop_gradients(step);
+    put_grads_back(t);
+    gt_status stray = drop_stray_gradients(ctx);
+    if (status == GT_OK) status = stray;
     drop_handles(t);
     gt_status taken = take_half_copies(t);
     if (status == GT_OK) status = taken;
     *again = t->n_weights > 0;
     if (status == GT_OK) plan->outside = gt__trace_outside(t->trace, &plan->n_outside);
+    if (status == GT_OK && !*again) status = find_watched(ctx, plan);
     int32_t left;
     gt__trace_end(t->trace, &plan->drawn, &left);
     ctx->stepped = stepped;
@@ -315,11 +542,8 @@ static gt_status trace_once(gt_step *step, gt__plan *plan, bool *again) {
     status = make_half_copies(t, status);
     for (int32_t i = 0; module && i < plan->n_counters; ++i) plan->counters[i] = -before[i];
     if (module) {
-        int64_t *after = gt__calloc((size_t)plan->n_counters + 1, sizeof *after);
-        if (after == NULL) GT_TRY_GOTO(status, GT_OUT_OF_HOST_MEMORY, done);
         (void)gt__module_counters(module, after, false);
         for (int32_t i = 0; i < plan->n_counters; ++i) plan->counters[i] += after[i];
-        gt__free(after);
         (void)gt__module_counters(module, before, true);
     }
     if (status == GT_OK && left > 0)
@@ -328,9 +552,11 @@ static gt_status trace_once(gt_step *step, gt__plan *plan, bool *again) {
                      "gt_step: its function kept %d tensors beyond the call; what is to be seen must be an output of the step", (int)left);
     if (status == GT_OK && !*again) status = complete_end(step, plan, plan->drawn);
     if (status == GT_OK && !*again) status = find_updated(step, plan);
-    plan->remember = find_remember(plan);
 done:
     gt__free(before);
+    gt__free(after);
+    gt__free(t->grads);
+    gt__free(t->step_cells);
     gt__free(t->parts);
     gt__free(t);
     return status;
@@ -338,15 +564,34 @@ done:
 
 /* --- places -------------------------------------------------------------------------------------------------------------------------------------- */
 
+typedef struct joining {
+    gt__program *program;
+    int32_t join;
+} joining;
+
+static void lives_until(void *user, const gt__access *access) {
+    const joining *j = user;
+    int32_t b = gt__program_buffer(j->program, access->pointer);
+    if (b >= 0) j->program->buffers[b].last = GT__MAX(j->program->buffers[b].last, j->join);
+}
+
+/* What a branch touches nobody else may have before it has ended. */
+static void live_until_join(gt__plan *plan) {
+    joining j = {&plan->program, plan->join};
+    for (int32_t i = 0; i < plan->program.count; ++i)
+        if (plan->aside[i]) gt__instruction_visit(&plan->program.list[i], lives_until, &j);
+}
+
 gt_status gt__plan_place(gt__plan *plan) {
     gt__program *p = &plan->program;
     size_t n = (size_t)p->n_buffers + (size_t)p->count;
     gt__life *lives = gt__calloc(n, sizeof *lives);
     if (lives == NULL) return GT_OUT_OF_HOST_MEMORY;
     gt__program_lives(p);
+    if (plan->aside) live_until_join(plan);
     for (int32_t b = 0; b < p->n_buffers; ++b)
         if (p->buffers[b].first >= 0) lives[b] = (gt__life){p->buffers[b].bytes, p->buffers[b].first, p->buffers[b].last};
-    for (int32_t i = 0; i < p->count; ++i) lives[p->n_buffers + i] = (gt__life){p->list[i].workspace, i, i};
+    for (int32_t i = 0; i < p->count; ++i) lives[p->n_buffers + i] = (gt__life){p->list[i].workspace, i, plan->aside && plan->aside[i] ? plan->join : i};
     size_t *offsets = gt__realloc(plan->offsets, n * sizeof *offsets);
     gt_status status = offsets ? GT_OK : GT_OUT_OF_HOST_MEMORY;
     if (offsets) {
@@ -359,21 +604,32 @@ gt_status gt__plan_place(gt__plan *plan) {
 
 /* --- plans ---------------------------------------------------------------------------------------------------------------------------------------- */
 
+/* Also with the context gone. */
 static void empty(gt_step *step, gt__plan *plan) {
-    gt_context *ctx = step->ctx;
+    gt_context *ctx = step->cells->ctx;
     if (plan->graph) {
-        int32_t previous = gt__enter(ctx);
-        ctx->backend->graph_destroy(ctx->device, plan->graph);
-        gt__leave(ctx, previous);
+        int32_t previous = ctx ? gt__enter(ctx) : -1;
+        step->backend->graph_destroy(ctx ? ctx->device : NULL, plan->graph);
+        if (ctx) gt__leave(ctx, previous);
     }
     for (int32_t i = 0; plan->bound_list && i < plan->program.count; ++i) gt__instruction_free(&plan->bound_list[i]);
     gt__free(plan->bound_list);
     gt_tensor_release(plan->loss);
     for (int32_t i = 0; i < GT_STEP_MAX_OUTPUTS; ++i) gt_tensor_release(plan->outputs[i]);
     gt__outside_free(plan->outside, plan->n_outside);
+    for (int32_t i = 0; i < plan->n_watched; ++i) {
+        gt_tensor_release(plan->watched[i].handle);
+        gt_tensor_release(plan->watched[i].half);
+    }
+    gt__free(plan->watched);
     gt__program_free(&plan->program);
     gt__free(plan->offsets);
+    for (int32_t i = 0; plan->leaves && i < step->n_parameters; ++i) gt_tensor_release(plan->leaves[i]);
+    gt__free(plan->leaves);
+    gt__free(plan->takes);
+    gt__free(plan->aside);
     gt__free(plan->updated);
+    gt__free(plan->budget_text);
     gt__free(plan->counters);
 }
 
@@ -383,23 +639,69 @@ void gt__plan_destroy(gt_step *step, gt__plan *plan) {
     gt__free(plan);
 }
 
-static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, int32_t n_inputs) {
-    bool again = true;
-    for (int32_t tries = 0; again; ++tries) {
-        GT_REQUIRE(tries < 3, GT_INTERNAL, "gt_step: weights' half copies are made anew by every trace");
-        if (tries > 0) empty(step, plan);
-        *plan =
-            (gt__plan){.n_inputs = n_inputs, .remember = -1, .training = step->options.module && gt_module_training(step->options.module)};
-        memcpy(plan->inputs, inputs, (size_t)n_inputs * sizeof *inputs);
-        GT_TRY(trace_once(step, plan, &again));
-    }
+gt_status gt__plan_finish(gt__plan *plan) {
+    GT_TRY(gt__pass_inplace(&plan->program)); /* the order counts with it */
+    GT_TRY(gt__pass_order(&plan->program));
+    GT_TRY(gt__pass_inplace(&plan->program)); /* what the order has made possible */
     return gt__plan_place(plan);
 }
 
-gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_inputs, gt__plan **result) {
+/* Where the branch costs next to no memory. */
+static gt_status make_branches(gt_step *step, gt__plan *plan) {
+    const size_t little = (size_t)64 << 20;
+    if (step->ctx->backend->capture_branch == NULL) return GT_OK;
+    size_t alone = plan->arena_bytes;
+    plan->aside = gt__calloc((size_t)plan->program.count + 1, 1);
+    if (plan->aside == NULL) return GT_OUT_OF_HOST_MEMORY;
+    GT_TRY(gt__find_branches(&plan->program, plan->aside, &plan->join));
+    GT_TRY(gt__plan_place(plan));
+    uint64_t budget = step->options.memory_budget;
+    bool fits = budget == 0 || plan->arena_bytes <= alone || plan->fixed + plan->arena_bytes <= budget;
+    if (fits && (plan->arena_bytes <= little || plan->arena_bytes <= alone + alone / 16)) return GT_OK;
+    gt__free(plan->aside);
+    plan->aside = NULL;
+    return gt__plan_place(plan);
+}
+
+static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, int32_t n_inputs, int32_t micro_batches, bool ends,
+                       bool predicted) {
+    uint64_t halves = 0;
+    bool again = true, begins = step->window == NULL || !gt__window_is_open(step->window) || gt__window_done(step->window) == 0;
+    for (int32_t tries = 0; again; ++tries) {
+        if (tries > 0) empty(step, plan);
+        *plan = (gt__plan){.n_inputs = n_inputs,
+                           .micro_batches = micro_batches,
+                           .of = step->window ? gt__window_micro_batches(step->window) : micro_batches,
+                           .begins = begins,
+                           .ends = ends,
+                           .training = step->options.module && gt_module_training(step->options.module),
+                           .predicted = predicted,
+                           .halves = halves};
+        GT_REQUIRE(tries < 3, GT_INTERNAL, "gt_step: weights' half copies are made anew by every trace");
+        memcpy(plan->inputs, inputs, (size_t)n_inputs * sizeof *inputs);
+        GT_TRY(trace_once(step, plan, &again));
+        halves = plan->halves;
+    }
+    GT_TRY(gt__pass_inputs(&plan->program, plan->inputs, plan->input_buffers, n_inputs));
+    GT_TRY(gt__pass_seed(&plan->program, &gt__step_cells_of(step)->one));
+    GT_TRY(gt__pass_loss(&plan->program));
+    /* These round otherwise than the calls do one by one. */
+    bool free_to_round = step->free_to_round;
+    if (free_to_round) GT_TRY(gt__pass_pool(&plan->program));
+    if (free_to_round) GT_TRY(gt__pass_first_conv(&plan->program));
+    if (free_to_round) GT_TRY(gt__pass_norm_add(&plan->program));
+    GT_TRY(gt__pass_copies(&plan->program));
+    GT_TRY(gt__pass_dead(&plan->program));
+    GT_TRY(step->options.memory_budget > 0 ? gt__plan_budget(step, plan) : gt__plan_finish(plan));
+    return make_branches(step, plan);
+}
+
+gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_inputs, int32_t micro_batches, bool ends, bool predicted,
+                          gt__plan **result) {
     gt__plan *plan = gt__calloc(1, sizeof *plan);
     if (plan == NULL) return GT_OUT_OF_HOST_MEMORY;
-    gt_status status = build(step, plan, inputs, n_inputs);
+    gt_status status = build(step, plan, inputs, n_inputs, micro_batches, ends, predicted);
+    if (predicted) drop_phantom_half_copies(step->ctx);
     if (status == GT_OK)
         *result = plan;
     else

@@ -6,6 +6,7 @@
 void gt__instruction_free(gt__instruction *instruction) {
     if (instruction->kind == GT__DO_CALL && instruction->call && instruction->call->call.op == GT__OP_CUSTOM)
         gt__custom_release(instruction->call->call.attr.custom.op);
+    if (instruction->kind == GT__DO_CUSTOM_BACKWARD && instruction->custom) gt__custom_release(instruction->custom->op);
     gt__free(instruction->memory);
     *instruction = (gt__instruction){0};
 }
@@ -30,6 +31,28 @@ gt__instruction *gt__program_add(gt__program *program, gt__instruction_kind kind
     gt__instruction *made = &program->list[program->count++];
     *made = (gt__instruction){.kind = kind, .memory = memory};
     return made;
+}
+
+void gt__program_remove(gt__program *program, const bool *marked) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < program->count; ++i) {
+        if (marked[i])
+            gt__instruction_free(&program->list[i]);
+        else
+            program->list[kept++] = program->list[i];
+    }
+    program->count = kept;
+}
+
+gt_status gt__program_reorder(gt__program *program, const int32_t *order) {
+    if (program->count == 0) return GT_OK;
+    gt__instruction *list = gt__malloc((size_t)program->count * sizeof *list);
+    if (list == NULL) return GT_OUT_OF_HOST_MEMORY;
+    for (int32_t i = 0; i < program->count; ++i) list[i] = program->list[order[i]];
+    gt__free(program->list);
+    program->list = list;
+    program->capacity = program->count;
+    return GT_OK;
 }
 
 int32_t gt__program_buffer(const gt__program *program, const void *pointer) {
@@ -75,7 +98,7 @@ bool gt__call_changes_input(const gt__call *call, int32_t k) {
 /* Kernels that add to what their output holds. */
 static bool adds_to_output(const gt__call *call) {
     if (call->op == GT__OP_LINEAR_BACKWARD_WEIGHT) return call->attr.linear.accumulate != 0;
-    if (call->op == GT__OP_CONV2D_BACKWARD_WEIGHT) return call->attr.conv.accumulate != 0;
+    if (call->op == GT__OP_CONV2D_BACKWARD_WEIGHT || call->op == GT__OP_CONV2D_RELU_BACKWARD_WEIGHT) return call->attr.conv.accumulate != 0;
     return false;
 }
 
@@ -119,10 +142,21 @@ static void visit_update(const visiting *v, gt__instruction *n) {
         see(v, &u->state0, wide, true, true);
         see(v, &u->state1, wide, true, true);
         see(v, &u->half, count * gt_dtype_size(u->half_dtype), false, true);
-        see(v, &u->step, sizeof *u->step, true, true);
+        see(v, &u->step, 2 * sizeof *u->step, true, true); /* a trace reads the first of the pair, and the second is written */
     }
     see(v, &n->update.rule.rate_cell, sizeof(double), true, false);
     see(v, &n->update.control, sizeof *n->update.control, true, false);
+}
+
+static void visit_custom(const visiting *v, gt__custom_gradient *g) {
+    for (int32_t k = 0; k < g->n_in; ++k) {
+        see(v, &g->in[k], extent(&g->in_meta[k]), true, false);
+        see(v, &g->in_grad[k], extent(&g->in_meta[k]), false, true);
+    }
+    for (int32_t k = 0; k < g->n_out; ++k) {
+        see(v, &g->out[k], extent(&g->out_meta[k]), true, false);
+        see(v, &g->out_grad[k], extent(&g->out_meta[k]), true, false);
+    }
 }
 
 void gt__instruction_visit(gt__instruction *n, gt__access_visitor visit, void *user) {
@@ -137,6 +171,13 @@ void gt__instruction_visit(gt__instruction *n, gt__access_visitor visit, void *u
         break;
     case GT__DO_ZERO:
         see(&v, &n->zero.data, n->zero.bytes, false, true);
+        break;
+    case GT__DO_MOVES:
+        for (int32_t i = 0; i < n->moves.count; ++i) {
+            gt__move *m = &n->moves.list[i];
+            see(&v, &m->source, (size_t)m->count * gt_dtype_size(m->from), true, false);
+            see(&v, &m->destination, (size_t)m->count * gt_dtype_size(m->to), false, true);
+        }
         break;
     case GT__DO_COPY_MANY:
         for (int32_t i = 0; i < n->copies.count; ++i) {
@@ -161,6 +202,9 @@ void gt__instruction_visit(gt__instruction *n, gt__access_visitor visit, void *u
         visit_grads(&v, n->task.list, n->task.count, false);
         visit_task(&v, &n->task.task);
         break;
+    case GT__DO_CUSTOM_BACKWARD:
+        visit_custom(&v, n->custom);
+        break;
     default:
         see(&v, &n->mark.data, (size_t)n->mark.count * gt_dtype_size(n->mark.dtype), true, false);
         see(&v, &n->mark.least, sizeof *n->mark.least, true, true);
@@ -169,6 +213,7 @@ void gt__instruction_visit(gt__instruction *n, gt__access_visitor visit, void *u
 }
 
 static const char *const names[GT__DO_COUNT] = {
+    [GT__DO_MOVES] = "inputs",
     [GT__DO_COPY] = "copy",
     [GT__DO_ZERO] = "zero",
     [GT__DO_COPY_MANY] = "copy_many",
@@ -183,6 +228,7 @@ static const char *const names[GT__DO_COUNT] = {
 const char *gt__instruction_name(const gt__instruction *n) {
     static const char *const tasks[] = {"step_seed", "step_window_end", "step_unscale", "step_scaler_update", "step_advance"};
     if (n->kind == GT__DO_CALL) return gt__op_table[n->call->call.op].name;
+    if (n->kind == GT__DO_CUSTOM_BACKWARD) return "custom_backward";
     if (n->kind == GT__DO_STEP_TASK || n->kind == GT__DO_GRAD_STEP_TASK) return tasks[n->task.task.kind];
     return names[n->kind];
 }
@@ -242,7 +288,7 @@ static gt_status copy_list(gt__instruction *to, const void *list, size_t bytes, 
     return GT_OK;
 }
 
-gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to) {
+static gt_status copy_instruction(const gt__instruction *from, gt__instruction *to) {
     *to = *from;
     switch (from->kind) {
     case GT__DO_CALL:
@@ -250,6 +296,8 @@ gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to)
     case GT__DO_COPY:
         if (from->copy.kind != GT__COPY_HOST_TO_DEVICE) return GT_OK;
         return copy_list(to, from->copy.source, from->copy.bytes, &to->copy.source);
+    case GT__DO_MOVES:
+        return copy_list(to, from->moves.list, (size_t)from->moves.count * sizeof *from->moves.list, &to->moves.list);
     case GT__DO_COPY_MANY:
         return copy_list(to, from->copies.list, (size_t)from->copies.count * sizeof *from->copies.list, &to->copies.list);
     case GT__DO_UPDATE:
@@ -261,9 +309,20 @@ gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to)
         return copy_list(to, from->grads.list, (size_t)from->grads.count * sizeof *from->grads.list, &to->grads.list);
     case GT__DO_GRAD_STEP_TASK:
         return copy_list(to, from->task.list, (size_t)from->task.count * sizeof *from->task.list, &to->task.list);
+    case GT__DO_CUSTOM_BACKWARD:
+        to->custom = NULL;
+        GT_TRY(copy_list(to, from->custom, sizeof *from->custom, &to->custom));
+        gt__custom_retain(to->custom->op);
+        return GT_OK;
     default:
         return GT_OK;
     }
+}
+
+gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to) {
+    gt_status status = copy_instruction(from, to);
+    if (status != GT_OK) *to = (gt__instruction){0}; /* what it holds is the other's */
+    return status;
 }
 
 gt_status gt__instruction_run(const gt__instruction *n, gt__device *device) {
@@ -275,6 +334,8 @@ gt_status gt__instruction_run(const gt__instruction *n, gt__device *device) {
         return b->copy(device, GT__STREAM_COMPUTE, n->copy.kind, n->copy.destination, n->copy.source, n->copy.bytes);
     case GT__DO_ZERO:
         return b->memset_zero(device, GT__STREAM_COMPUTE, n->zero.data, n->zero.bytes);
+    case GT__DO_MOVES:
+        return b->move_many(device, n->moves.list, n->moves.count);
     case GT__DO_COPY_MANY:
         return b->copy_many(device, n->copies.list, n->copies.count);
     case GT__DO_UPDATE:
@@ -291,6 +352,8 @@ gt_status gt__instruction_run(const gt__instruction *n, gt__device *device) {
         return b->step_task(device, &n->task.task);
     case GT__DO_GRAD_STEP_TASK:
         return b->grad_step_task(device, n->task.list, n->task.count, &n->task.task);
+    case GT__DO_CUSTOM_BACKWARD:
+        return gt__custom_backward_run(device, n->custom);
     default:
         return b->mark_not_finite(device, n->mark.data, n->mark.dtype, n->mark.count, n->mark.mark, n->mark.least);
     }

@@ -24,6 +24,7 @@ typedef struct gt__buffer {
 typedef int32_t gt__instruction_kind;
 enum {
     GT__DO_CALL, /* a kernel */
+    GT__DO_MOVES, /* the inputs come in */
     GT__DO_COPY,
     GT__DO_ZERO,
     GT__DO_COPY_MANY,
@@ -35,6 +36,7 @@ enum {
     GT__DO_STEP_TASK,
     GT__DO_GRAD_STEP_TASK,
     GT__DO_MARK_NOT_FINITE,
+    GT__DO_CUSTOM_BACKWARD, /* a custom op's own gradient */
     GT__DO_COUNT
 };
 
@@ -63,6 +65,10 @@ typedef struct gt__instruction {
             void *data;
             size_t bytes;
         } zero;
+        struct {
+            gt__move *list; /* one an input; sources are NULL but in a bound program */
+            int32_t count;
+        } moves;
         struct {
             gt__copy_item *list;
             int32_t count;
@@ -93,6 +99,7 @@ typedef struct gt__instruction {
             uint64_t mark;
             gt_dtype dtype;
         } mark;
+        gt__custom_gradient *custom; /* its op is counted */
     };
 } gt__instruction;
 
@@ -106,6 +113,7 @@ typedef struct gt__program {
 /* Where the trace's addresses begin and end: no machine has memory there. */
 #define GT__TRACE_BEGIN (UINT64_C(1) << 60)
 #define GT__TRACE_END   (UINT64_C(1) << 61)
+#define GT__BUFFER_ALIGNMENT 512 /* of buffers' addresses, of the trace and in the arena */
 static inline bool gt__is_traced(const void *pointer) {
     return (uintptr_t)pointer >= GT__TRACE_BEGIN && (uintptr_t)pointer < GT__TRACE_END;
 }
@@ -113,6 +121,10 @@ static inline bool gt__is_traced(const void *pointer) {
 void gt__program_free(gt__program *program);
 /* A new instruction at the end, zeroed but for `memory` (`bytes` of it, zeroed; 0: none). NULL: no host memory. */
 gt__instruction *gt__program_add(gt__program *program, gt__instruction_kind kind, size_t memory_bytes);
+/* Frees the instructions that are marked, and closes the gaps. */
+void gt__program_remove(gt__program *program, const bool *marked);
+/* Instruction i becomes what instruction order[i] was: all of them, once each. */
+gt_status gt__program_reorder(gt__program *program, const int32_t *order);
 /* The buffer in which a traced address lies; -1 for memory outside. */
 int32_t gt__program_buffer(const gt__program *program, const void *pointer);
 

@@ -6,45 +6,85 @@
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
 #include "step/trace.h"
+#include "step/window.h"
 #include <gtrain/step.h>
 
 /* What a graph's constants would freeze: read by the device in every run, written by the host when it has changed. */
 typedef struct gt__step_cells {
     uint64_t random[2]; /* seed, offset */
+    float one;          /* always 1 */
+    int32_t padding;
     double rates[];     /* of the optimizers */
 } gt__step_cells;
 
-/* A program for one set of input shapes. */
+/* A tensor of the caller's (a weight, a buffer, a constant) whose memory, or half copy, a program uses. */
+typedef struct gt__watched {
+    gt_tensor *handle; /* counted */
+    const void *data;  /* where its memory was */
+    gt_tensor *half;   /* counted: the half copy that the program uses; NULL: none */
+} gt__watched;
+
+/* A program for one set of input shapes, and one place in a window. */
 typedef struct gt__plan {
     gt__meta inputs[GT_STEP_MAX_INPUTS];
     int32_t n_inputs;
+    int32_t micro_batches;                     /* that the inputs are cut into */
+    int32_t of;                                /* and those of the whole window */
+    bool begins, ends;                         /* the window: a program that does both is a whole one */
     bool training;                             /* the module's mode when it was traced */
     int32_t input_buffers[GT_STEP_MAX_INPUTS]; /* of the program; -1: an empty input */
     gt__program program;
     size_t *offsets; /* of the program's buffers in the arena, then of the instructions' scratch memory */
+    uint8_t *aside; /* of the program's instructions: those that a graph runs on a branch of its own; NULL: none */
+    int32_t join;   /* where the branch ends */
     size_t arena_bytes, bound;
     gt__instruction *bound_list; /* the program with real addresses; NULL: not yet */
     const void *bound_to;        /* the arena's place that they are for */
     gt_tensor *loss, *outputs[GT_STEP_MAX_OUTPUTS];
     gt__outside *outside;
     int32_t n_outside;
-    uint8_t *updated;  /* of the optimizers' parameters, one after the other: whether a run updates it */
+    gt__watched *watched;
+    int32_t n_watched;
+    uint8_t *updated;  /* of the optimizers' parameters, one after the other: 1 if a run updates it, 2 if it writes its half copy too */
     int64_t *counters; /* what a run adds to the module's */
     int32_t n_counters;
-    int32_t remember; /* the instruction that keeps the buffers for going back; -1: none */
-    uint64_t drawn;   /* Philox blocks a run takes */
+    /* Gradients in memory of their own, for programs that are not a whole window; one an optimizers' parameter. */
+    const void **takes; /* where each must be when a run begins; NULL: there is none */
+    gt_tensor **leaves; /* what a run that does not end the window leaves; counted, NULL: none */
+    uint64_t drawn;     /* Philox blocks a run takes */
     int64_t runs, used;
     gt__graph *graph;
+    bool predicted;  /* never to be run: results and half copies have addresses alone */
+    uint64_t halves; /* predicted: bytes of half copies that a run would make */
+    uint64_t beside[GT_MEMORY_CATEGORY_COUNT];      /* bytes in use beside the arena in the first runs, the inputs among them */
+    uint64_t input_bytes[GT_MEMORY_CATEGORY_COUNT]; /* of them the inputs */
+    int32_t measured; /* scratch memory of the instructions: 0 unknown, 1 known, 2 known and in the arena */
+    /* With a memory budget. */
+    uint64_t fixed;        /* bytes outside of the arena that the program uses */
+    double seconds;        /* of the program, by the cost model */
+    double whole_seconds;  /* and with all kept */
+    char *budget_text; /* what was chosen; NULL: nothing was */
 } gt__plan;
 
 #define GT__PLANS 16
 
+/* What the library's own steps may ask for beyond gt_step_options. */
+typedef struct gt__step_extension {
+    gt_window *window; /* the caller's, of the options' optimizers, module, scaler, schedule and clipping: a run does some of its micro-batches. NULL: a window is made */
+    gt_step *arena;    /* whose arena is used too; it outlives the step. NULL: its own */
+    gt_status (*end)(void *user, bool begins); /* traced last, without gradients: in a program that begins a window, or not. NULL: none */
+} gt__step_extension;
+
 struct gt_step {
     gt_step_options options; /* whose pointers to arrays are not used after creation */
     gt_context *ctx;
+    const gt__backend *backend; /* the context's, which it outlives */
     gt_optimizer **optimizers;
-    gt_window *window; /* NULL without optimizers */
-    bool own_window;
+    gt__step_extension extension;
+    bool free_to_round; /* passes may change how sums are rounded: on a GPU, unless the context is deterministic */
+    gt_window *window;   /* NULL without optimizers; the extension's, or its own */
+    int32_t n_parameters; /* of all optimizers */
+    gt_tensor **grads;   /* n_parameters: memory for gradients that outlive a run; NULL: not needed yet */
     gt_tensor *cells; /* u8: gt__step_cells */
     gt__step_cells *host_cells;
     gt_tensor *arena; /* u8: of all plans; NULL: not yet */
@@ -52,19 +92,51 @@ struct gt_step {
     int32_t n_plans;
     int64_t runs;
     gt__plan *last;
+    /* With a memory budget. */
+    uint64_t budget_least;      /* the smallest that would have done for the program that was refused last; 0: it was not for that */
+    uint64_t budget_scratch;    /* bytes of it that are left for kernels' scratch memory, which was seen in runs */
+    double whole_batch_seconds; /* of the last program of one micro-batch, with all kept */
+    size_t whole_batch_arena;
 };
 
-/* plan.c: traces the step for inputs of these metas, and places its memory. */
-gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_inputs, gt__plan **plan);
+/* step.c: with an extension's window, the loss is the caller's business: there is no gt_step_loss and no output. */
+gt_status gt__step_create_with(gt_context *ctx, const gt_step_options *options, const gt__step_extension *extension, gt_step **step);
+/* gt_step_run with inputs cut into `micro_batches`; `last`: the window ends with them, even if it is not full. */
+gt_status gt__step_run(gt_step *step, gt_tensor *const *inputs, int32_t n_inputs, int32_t micro_batches, bool last);
+
+/* The arena, which may be another step's. */
+static inline gt_tensor **gt__step_arena(gt_step *step) { return step->extension.arena ? &step->extension.arena->arena : &step->arena; }
+
+/* plan.c: traces the step for inputs of these metas, cut into `micro_batches`, from where the window stands. */
+gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_inputs, int32_t micro_batches, bool ends, bool predicted,
+                          gt__plan **plan);
 void gt__plan_destroy(gt_step *step, gt__plan *plan);
+/* Brings half copies and masters that are behind their weights up to date. A trace takes them for what the weights are. */
+gt_status gt__step_freshen(gt_step *step);
+/* The passes that come last, because they write over what is not needed any more, and places. */
+gt_status gt__plan_finish(gt__plan *plan);
 /* Places buffers and scratch memory again, after scratch memory was measured. */
 gt_status gt__plan_place(gt__plan *plan);
 
 /* execute.c: one run; the inputs fit the plan. */
 gt_status gt__plan_run(gt_step *step, gt__plan *plan, gt_tensor *const *inputs);
 
-/* describe.c: the plan's program and memory, added to `text`. */
-gt_status gt__plan_text(const gt__plan *plan, gt__text *text);
+/* describe.c: the plan's program and memory as readable text, or as a graph for Graphviz, added to `text`. */
+gt_status gt__plan_text(const gt_step *step, const gt__plan *plan, gt__text *text);
+gt_status gt__plan_graph(const gt_step *step, const gt__plan *plan, gt__text *text);
+
+/* predict.c: bytes of the arena in use at each instruction, its scratch memory too: room for program.count numbers. */
+gt_status gt__plan_live(const gt__plan *plan, uint64_t *live);
+/* The instruction with the most of them (-1: there is none), and what they are. */
+gt_status gt__plan_peak(const gt__plan *plan, int32_t *instruction, uint64_t *by_category);
+/* "1.2 MiB at once at conv2d "block1.conv" of the backward (activations 1.0 MiB, ...)", added to `text`. */
+gt_status gt__plan_peak_text(const gt__plan *plan, gt__text *text);
+
+/* A plan that is never to run; the context is as before. */
+gt_status gt__step_trace_aside(gt_step *step, const gt__meta *metas, int32_t n, int32_t micro_batches, gt__plan **plan);
+
+/* The parameter with that number over all optimizers. */
+gt_tensor *gt__step_parameter(const gt_step *step, int32_t number);
 
 static inline gt__step_cells *gt__step_cells_of(const gt_step *step) { return (gt__step_cells *)step->cells->data; }
 

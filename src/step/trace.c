@@ -16,6 +16,8 @@ struct gt__trace {
     int32_t n_outside, cap_outside;
     uint64_t cursor; /* the next address */
     uint64_t rng_seed, rng_offset;
+    int32_t no_grad; /* regions of the caller's, which are not the program's business */
+    gt_dtype autocast;
 };
 
 static gt__trace *trace_of(gt__device *device) { return (gt__trace *)(void *)device; }
@@ -31,10 +33,11 @@ static gt__instruction *add(gt__device *device, gt__instruction_kind kind, size_
     return n;
 }
 
-static gt_status note_outside(gt__trace *trace, gt__storage *storage, bool written) {
+static gt_status note_outside(gt__trace *trace, const gt_tensor *tensor, bool written) {
+    const gt__storage *storage = tensor->storage;
     if (storage->traced || storage->data == NULL) return GT_OK;
     for (int32_t i = 0; i < trace->n_outside; ++i) {
-        if (trace->outside[i].storage != storage) continue;
+        if (trace->outside[i].handle->storage != storage) continue;
         trace->outside[i].written |= written;
         return GT_OK;
     }
@@ -45,8 +48,9 @@ static gt_status note_outside(gt__trace *trace, gt__storage *storage, bool writt
         trace->outside = grown;
         trace->cap_outside = capacity;
     }
-    storage->references++;
-    trace->outside[trace->n_outside++] = (gt__outside){storage, storage->data, written};
+    gt_tensor *handle = gt__tensor_view(tensor, &tensor->meta, 0);
+    if (handle == NULL) return GT_OUT_OF_HOST_MEMORY;
+    trace->outside[trace->n_outside++] = (gt__outside){handle, storage->data, written};
     return GT_OK;
 }
 
@@ -69,12 +73,12 @@ static gt_status record_call(gt__device *device, const gt__call *call) {
     for (int32_t k = 0; k < call->n_in; ++k) {
         if (call->in[k] == NULL) continue;
         t->in[k] = bare(&t->tensors[k], call->in[k]);
-        GT_TRY(note_outside(trace, call->in[k]->storage, gt__call_changes_input(call, k)));
+        GT_TRY(note_outside(trace, call->in[k], gt__call_changes_input(call, k)));
     }
     for (int32_t k = 0; k < call->n_out; ++k) {
         if (call->out[k] == NULL) continue;
         t->call.out[k] = bare(&t->tensors[call->n_in + k], call->out[k]);
-        GT_TRY(note_outside(trace, call->out[k]->storage, true));
+        GT_TRY(note_outside(trace, call->out[k], true));
     }
     if (call->op == GT__OP_CUSTOM) gt__custom_retain(call->attr.custom.op);
     return GT_OK;
@@ -320,6 +324,16 @@ static gt_memory_category *category_of(gt__tracer *tracer, const gt__storage *st
     return &tracing(tracer)->program->buffers[storage->traced - 1].category;
 }
 
+static gt_status record_custom_backward(gt__tracer *tracer, const gt__custom_gradient *gradient) {
+    gt__trace *trace = tracing(tracer);
+    gt__instruction *i = add(&trace->device, GT__DO_CUSTOM_BACKWARD, sizeof *gradient);
+    if (i == NULL) return GT_OUT_OF_HOST_MEMORY;
+    i->custom = i->memory;
+    *i->custom = *gradient;
+    gt__custom_retain(gradient->op);
+    return GT_OK;
+}
+
 gt_tensor *gt__trace_input(gt__trace *trace, const gt__meta *meta) {
     gt_tensor *t = gt__tensor_new_for(trace->ctx, meta, GT_MEMORY_INPUT, "step input");
     if (t && t->storage->traced) trace->program->buffers[t->storage->traced - 1].input = true;
@@ -330,6 +344,21 @@ gt_tensor *gt__trace_real(gt__trace *trace, const gt__meta *meta, gt_memory_cate
     trace->ctx->tracer = NULL;
     gt_tensor *t = gt__tensor_new_for(trace->ctx, meta, category, op);
     trace->ctx->tracer = &trace->tracer;
+    return t;
+}
+
+gt_tensor *gt__trace_phantom(gt_context *ctx, const gt__meta *meta) {
+    gt__meta none;
+    const int64_t empty = 0;
+    GT_TRY_NULL(gt__meta_make(&none, meta->dtype, 1, &empty, "gt_step"));
+    gt__tracer *tracer = ctx->tracer;
+    ctx->tracer = NULL;
+    gt_tensor *t = gt__tensor_new_for(ctx, &none, GT_MEMORY_USER, "gt_step");
+    ctx->tracer = tracer;
+    if (t == NULL) return NULL;
+    t->meta = *meta;
+    t->storage->bytes = gt_tensor_bytes(t);
+    t->storage->data = t->data = (void *)(uintptr_t)(GT__TRACE_END + (t->storage->birth << 32)); /* no other's */
     return t;
 }
 
@@ -356,10 +385,15 @@ static gt_status allow_overwrite(gt__observer *observer, const gt_tensor *tensor
     return GT_OK;
 }
 
-gt_status gt__trace_begin(gt_context *ctx, gt__program *program, uint64_t *random_cells, gt__trace **result) {
-    GT_REQUIRE(ctx->tracer == NULL, GT_BAD_STATE, "gt_step: a step is being traced already");
+gt_status gt__trace_allowed(const gt_context *ctx, const char *who) {
+    GT_REQUIRE(ctx->tracer == NULL, GT_BAD_STATE, "%s: a step is being traced; its function cannot run or plan one", who);
     GT_REQUIRE(!ctx->in_backward && ctx->segment == NULL && ctx->observer == NULL, GT_BAD_STATE,
-               "gt_step: a step cannot be traced inside a backward, a segment or an export");
+               "%s: not possible inside a backward, a segment or an export", who);
+    return GT_OK;
+}
+
+gt_status gt__trace_begin(gt_context *ctx, gt__program *program, uint64_t *random_cells, gt__trace **result) {
+    GT_TRY(gt__trace_allowed(ctx, "gt_step"));
     gt__trace *trace = gt__calloc(1, sizeof *trace);
     if (trace == NULL) return GT_OUT_OF_HOST_MEMORY;
     trace->program = program;
@@ -370,10 +404,14 @@ gt_status gt__trace_begin(gt_context *ctx, gt__program *program, uint64_t *rando
     fill_table(trace);
     trace->device = *ctx->device;
     trace->device.backend = &trace->table;
-    trace->tracer = (gt__tracer){.storage = trace_storage, .category = category_of, .random_cells = random_cells};
+    trace->tracer = (gt__tracer){
+        .storage = trace_storage, .category = category_of, .random_cells = random_cells, .custom_backward = record_custom_backward};
     trace->observer = (gt__observer){.call = ignore_call, .read = refuse_read, .overwrite = allow_overwrite};
     trace->rng_seed = ctx->rng_seed;
     trace->rng_offset = ctx->rng_offset;
+    trace->no_grad = ctx->no_grad;
+    trace->autocast = gt__autocast_set(ctx, GT_DTYPE_F32);
+    ctx->no_grad = 0;
     gt__dropped_release(ctx);
     ctx->device = &trace->device;
     ctx->backend = &trace->table;
@@ -390,6 +428,8 @@ void gt__trace_end(gt__trace *trace, uint64_t *drawn, int32_t *left) {
     *drawn = ctx->rng_offset;
     ctx->rng_seed = trace->rng_seed;
     ctx->rng_offset = trace->rng_offset;
+    ctx->no_grad = trace->no_grad;
+    (void)gt__autocast_set(ctx, trace->autocast);
     ctx->device = trace->real;
     ctx->backend = trace->real_backend;
     ctx->tracer = NULL;
@@ -407,6 +447,6 @@ gt__outside *gt__trace_outside(gt__trace *trace, int32_t *count) {
 }
 
 void gt__outside_free(gt__outside *list, int32_t count) {
-    for (int32_t i = 0; i < count; ++i) gt__storage_release(list[i].storage);
+    for (int32_t i = 0; i < count; ++i) gt_tensor_release(list[i].handle);
     gt__free(list);
 }

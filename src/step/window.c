@@ -8,7 +8,7 @@
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
 #include "optim/schedule.h"
-#include <gtrain/window.h>
+#include "step/window.h"
 
 #include <math.h>
 
@@ -135,9 +135,7 @@ static gt_status remember(gt_window *w) {
     s->rng_offset = w->ctx->rng_offset;
     s->n_copies = 0;
     if (m == NULL) return GT_OK;
-    /* A step on a GPU is launched whole: there is no failure to come back from. */
-    if (w->ctx->tracer && w->ctx->backend->kind != GT_DEVICE_CPU) return GT_OK;
-    if (w->ctx->tracer == NULL) GT_TRY(make_room(s, m, w->ctx));
+    GT_TRY(make_room(s, m, w->ctx));
     char *to = s->buffers ? s->buffers->data : NULL;
     for (int32_t i = 0; i < m->n_buffers; ++i) {
         const gt_tensor *buffer = m->table[m->n_parameters + i].tensor;
@@ -329,8 +327,7 @@ static gt_status finish(gt_window *w) {
 /* --- micro-batches --------------------------------------------------------------------------------------------------------------------------- */
 static gt_status check(const gt_window *w, const char *who) { return gt__tensor_check(w->cells, who); }
 
-static gt_status begin_window(gt_window *w) {
-    static const char who[] = "gt_window_micro_begin";
+static gt_status begin_window(gt_window *w, const char *who) {
     for (int32_t i = 0; i < w->n_parts; ++i) GT_TRY(gt__optimizer_check_free(w->parts[i].optimizer, who));
     if (w->options.scaler) {
         GT_TRY(gt__scaler_check(w->options.scaler, who, true));
@@ -347,7 +344,7 @@ gt_status gt_window_micro_begin(gt_window *window) {
     GT_TRY(check(window, "gt_window_micro_begin"));
     GT_REQUIRE(!window->in_micro, GT_BAD_STATE, "gt_window_micro_begin: micro-batch %d has begun and not ended (gt_window_micro_end)",
                (int)window->done + 1);
-    if (!window->open) GT_TRY(begin_window(window));
+    if (!window->open) GT_TRY(begin_window(window, "gt_window_micro_begin"));
     window->in_micro = true;
     return GT_OK;
 }
@@ -442,6 +439,38 @@ gt_status gt_window_set_micro_batches(gt_window *window, int32_t micro_batches) 
                (int)window->options.micro_batches);
     window->options.micro_batches = micro_batches;
     return GT_OK;
+}
+
+/* --- for compiled steps ------------------------------------------------------------------------------------------------------------------------ */
+bool gt__window_is_open(const gt_window *window) { return window->open; }
+const gt_tensor *gt__window_memory(const gt_window *window) { return window->cells; }
+int32_t gt__window_done(const gt_window *window) { return window->done; }
+int32_t gt__window_micro_batches(const gt_window *window) { return window->options.micro_batches; }
+
+gt_status gt__window_open(gt_window *window, const char *who) {
+    GT_TRY(check(window, who));
+    return begin_window(window, who);
+}
+
+gt_status gt__window_advance(gt_window *window, int32_t micro_batches, bool ended) {
+    window->done += micro_batches;
+    if (!ended) return GT_OK;
+    set_open(window, false);
+    return forget_gradients(window);
+}
+
+gt_status gt__window_remember(gt_window *window) { return remember(window); }
+gt_status gt__window_go_back(gt_window *window) { return go_back(window); }
+
+void gt__window_trace_begin(gt_window *window, gt__window_place *place) {
+    *place = (gt__window_place){window->done, window->open, window->in_micro};
+    if (!window->open) set_open(window, true);
+}
+
+void gt__window_trace_end(gt_window *window, const gt__window_place *place) {
+    if (window->open != place->open) set_open(window, place->open);
+    window->done = place->done;
+    window->in_micro = place->in_micro;
 }
 
 /* --- state ----------------------------------------------------------------------------------------------------------------------------------- */

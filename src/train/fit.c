@@ -79,6 +79,7 @@ static gt_status measure_window(fit *f) {
 /* Reads the metrics, and with them the clock: before, the device may have been behind. */
 static gt_status measure(fit *f) {
     gt_train_progress *p = &f->progress;
+    GT_TRY(gt__compiled_settle(f->trainer->compiled, &f->trainer->meter));
     GT_TRY(gt__meter_read(&f->trainer->meter, &p->training));
     GT_TRY(measure_window(f));
     gt_memory_stats memory;
@@ -172,6 +173,7 @@ static gt_status train_epoch(fit *f) {
     trainer->batch = p->step;
     p->open_batches = 0;
     p->total_steps = trainer->total_steps;
+    GT_TRY(gt__compiled_settle(trainer->compiled, &trainer->meter));
     gt__meter so_far = trainer->meter;
     if (p->step < p->steps) gt__meter_retain(&so_far); /* reading now must not change how the epoch's sums are rounded */
     gt_status status = measure(f);
@@ -210,6 +212,9 @@ gt_status gt_trainer_fit(gt_trainer *trainer, gt_loader *training, gt_loader *va
     GT_REQUIRE(epochs >= 0 && epochs <= INT64_MAX - trainer->epoch, GT_BAD_ARGUMENT, "trainer_fit: epochs is %lld", (long long)epochs);
     gt_fit_result ours = no_result;
     if (result) GT_TRY(gt__options_read(&ours, sizeof ours, result, "gt_fit_result"));
+
+    GT_TRY(gt__compiled_reset(trainer->compiled));
+    GT_TRY(gt__compiled_reset(trainer->evaluation));
 
     fit f = {.trainer = trainer, .training = training, .validation = validation, .result = no_result};
     f.last_epoch = trainer->epoch + epochs;

@@ -12,6 +12,7 @@ void gt__meter_end(gt__meter *meter) {
     gt_tensor_release(meter->sums);
     gt_tensor_release(meter->correct);
     meter->loss = meter->sums = meter->correct = NULL;
+    meter->in_cells = false;
 }
 
 void gt__meter_retain(gt__meter *meter) {
@@ -46,21 +47,27 @@ static gt_tensor *count_correct(const gt__objective *objective, const gt__loss *
     return gt_sum(hits, NULL, 0, 0);
 }
 
-static gt_status add(gt__meter *meter, const gt__loss *loss) {
+gt_status gt__meter_terms(const gt__objective *objective, const gt__loss *loss, gt_tensor **terms) {
     gt_tensor *value = gt_tensor_detach(loss->value);
+    terms[0] = terms[1] = terms[2] = NULL;
     if (loss->sums == NULL) {
         const int64_t one = 1;
-        GT_TRY(accumulate(&meter->loss, gt_mul_scalar(gt_reshape(value, 1, &one), (double)loss->count)));
-        meter->rows += loss->count;
-        return GT_OK;
+        terms[0] = gt_mul_scalar(gt_reshape(value, 1, &one), (double)loss->count);
+        return terms[0] ? GT_OK : gt_last_error()->status;
     }
-    gt_tensor *sums = gt_tensor_detach(loss->sums);
-    gt_tensor *weighted = gt_mul(value, element(sums, 0));
-    gt_tensor *correct = count_correct(meter->objective, loss);
-    if (weighted == NULL || correct == NULL) return gt_last_error()->status;
-    GT_TRY(accumulate(&meter->loss, weighted));
-    GT_TRY(accumulate(&meter->sums, sums));
-    return accumulate(&meter->correct, correct);
+    terms[1] = gt_tensor_detach(loss->sums);
+    terms[0] = gt_mul(value, element(terms[1], 0));
+    terms[2] = count_correct(objective, loss);
+    return terms[0] && terms[2] ? GT_OK : gt_last_error()->status;
+}
+
+static gt_status add(gt__meter *meter, const gt__loss *loss) {
+    gt_tensor *terms[3], **sums[3] = {&meter->loss, &meter->sums, &meter->correct};
+    GT_TRY(gt__meter_terms(meter->objective, loss, terms));
+    for (int i = 0; i < 3; ++i)
+        if (terms[i]) GT_TRY(accumulate(sums[i], terms[i]));
+    if (loss->sums == NULL) meter->rows += loss->count;
+    return GT_OK;
 }
 
 gt_status gt__meter_add(gt__meter *meter, const gt__loss *loss) {

@@ -16,6 +16,7 @@ static void forget_batches(gt_trainer *trainer) {
 }
 
 static void keep_meter(gt_trainer *trainer) {
+    gt__compiled_window_begins(trainer->compiled);
     gt__meter_end(&trainer->meter_kept);
     trainer->meter_kept = trainer->meter;
     gt__meter_retain(&trainer->meter_kept);
@@ -25,6 +26,7 @@ static void put_meter_back(gt_trainer *trainer) {
     gt__meter_end(&trainer->meter);
     trainer->meter = trainer->meter_kept;
     gt__meter_retain(&trainer->meter);
+    (void)gt__compiled_window_back(trainer->compiled, &trainer->meter);
 }
 
 void gt__trainer_drop_window(gt_trainer *trainer) {
@@ -48,18 +50,9 @@ static gt_status run_micro_batch(gt_trainer *trainer, gt_tensor *x, gt_tensor *y
         (void)gt_window_cancel(trainer->window);
         return status;
     }
-    /* A window of one micro-batch is the mean already; else what counts is what the loss divided by. */
-    bool alone = trainer->options.accumulation == 1 && trainer->parts == 1;
-    gt_tensor *items = NULL;
-    if (!alone && loss.sums) {
-        items = gt_slice(gt_tensor_detach(loss.sums), 0, 0, 1, 1);
-        if (items == NULL) {
-            status = gt_last_error()->status;
-            (void)gt_window_cancel(trainer->window);
-            return status;
-        }
-    }
-    status = gt__meter_add(&trainer->meter, &loss); /* before what may update: nothing may fail after that */
+    gt_tensor *items;
+    status = gt__trainer_items(trainer, &loss, &items);
+    if (status == GT_OK) status = gt__meter_add(&trainer->meter, &loss); /* before what may update: nothing may fail after that */
     if (status != GT_OK) {
         (void)gt_window_cancel(trainer->window);
         return status;
@@ -67,8 +60,10 @@ static gt_status run_micro_batch(gt_trainer *trainer, gt_tensor *x, gt_tensor *y
     return gt_window_micro_end(trainer->window, loss.value, (double)count, items);
 }
 
-static gt_status run_batch(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int64_t count) {
+/* `last`: of the window. */
+static gt_status run_batch(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int64_t count, bool last) {
     int64_t parts = GT__MIN((int64_t)trainer->parts, count);
+    if (trainer->compiled) return gt__compiled_run(trainer->compiled, &trainer->meter, x, y, count, (int32_t)parts, last);
     for (int64_t i = 0; i < parts; ++i) {
         int64_t begin = count * i / parts, end = count * (i + 1) / parts;
         GT_TRY(gt_scope_begin(trainer->ctx));
@@ -113,7 +108,7 @@ static gt_status run_window_again(gt_trainer *trainer, gt_status failure) {
         failure = GT_OK;
         for (int32_t i = 0; i < trainer->n_kept && failure == GT_OK; ++i) {
             const gt__kept_batch *batch = &trainer->kept[i];
-            failure = run_batch(trainer, batch->x, batch->y, batch->count);
+            failure = run_batch(trainer, batch->x, batch->y, batch->count, i + 1 == trainer->options.accumulation);
         }
     }
     return failure;
@@ -140,7 +135,7 @@ gt_status gt__trainer_batch(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int
     if (trainer->n_kept == 0) keep_meter(trainer);
     trainer->kept[trainer->n_kept++] =
         shrinks ? (gt__kept_batch){gt_tensor_retain(x), gt_tensor_retain(y), count} : (gt__kept_batch){NULL, NULL, count};
-    gt_status status = run_batch(trainer, x, y, count);
+    gt_status status = run_batch(trainer, x, y, count, trainer->n_kept == trainer->options.accumulation);
     if (status == GT_OUT_OF_MEMORY && shrinks) status = run_window_again(trainer, status);
     if (status == GT_OK && trainer->n_kept == trainer->options.accumulation) status = end_window(trainer);
     if (status != GT_OK) gt__trainer_take_back_window(trainer);

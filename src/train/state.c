@@ -128,8 +128,9 @@ static gt_status save_window(gt__save_list *list, gt_window *window) {
     return gt__save_i64(list, s.updates, "window.updates");
 }
 
-static gt_status save_trainer(gt__save_list *list, const gt_trainer *trainer) {
+static gt_status save_trainer(gt__save_list *list, gt_trainer *trainer) {
     const gt__meter *meter = &trainer->meter;
+    GT_TRY(gt__compiled_settle(trainer->compiled, &trainer->meter));
     GT_TRY(gt__save_i64(list, trainer->epoch, "trainer.epoch"));
     GT_TRY(gt__save_i64(list, trainer->batch, "trainer.batch"));
     GT_TRY(gt__save_i64(list, trainer->batches, "trainer.batches"));

@@ -29,11 +29,12 @@ static gt_status check_memory_options(const gt_trainer_options *o) {
     GT_REQUIRE(o->accumulation > 0, GT_BAD_ARGUMENT, "trainer: option accumulation is %d; an update takes at least 1 batch",
                (int)o->accumulation);
     GT_REQUIRE(o->checkpointing >= 0, GT_BAD_ARGUMENT, "trainer: option checkpointing is %d segments; 0 means none", (int)o->checkpointing);
-    /* An option that a later version will honour is refused, so that nobody believes it works. */
-    GT_REQUIRE(o->memory_budget == 0, GT_NOT_SUPPORTED,
-               "trainer: option memory_budget is %llu bytes; this version cannot plan for one (0). The context's memory_limit with "
-               "shrink_on_oom works",
-               (unsigned long long)o->memory_budget);
+    GT_REQUIRE((!o->compile && o->memory_budget == 0) || o->offload == 0, GT_NOT_SUPPORTED,
+               "trainer: option offload is %llu bytes and option compile or memory_budget is set, but in a compiled step every saved "
+               "tensor has its place "
+               "on the device; "
+               "leave one of them out, or save memory with checkpointing",
+               (unsigned long long)o->offload);
     return GT_OK;
 }
 
@@ -93,6 +94,12 @@ static gt_status prepare_memory(gt_trainer *trainer) {
     return gt_window_create(&w, &trainer->window);
 }
 
+static gt_status compile(gt_trainer *trainer) {
+    if (!trainer->options.compile && trainer->options.memory_budget == 0) return GT_OK;
+    if (trainer->window) GT_TRY(gt__compiled_create(trainer, true, NULL, &trainer->compiled));
+    return gt__compiled_create(trainer, false, trainer->compiled, &trainer->evaluation);
+}
+
 gt_status gt_trainer_create(gt_module *module, const gt_trainer_options *caller_options, gt_trainer **result) {
     GT_REQUIRE_HANDLE(module);
     GT_REQUIRE(result != NULL, GT_BAD_ARGUMENT, "trainer_create: the result pointer is NULL");
@@ -117,6 +124,7 @@ gt_status gt_trainer_create(gt_module *module, const gt_trainer_options *caller_
     }
     trainer->parts = trainer->evaluation_parts = 1;
     GT_TRY_GOTO(status, prepare_memory(trainer), fail);
+    GT_TRY_GOTO(status, compile(trainer), fail);
     trainer->options.schedule = NULL;
     trainer->options.cross_entropy = NULL;
     *result = trainer;
@@ -129,6 +137,8 @@ fail:
 void gt_trainer_destroy(gt_trainer *trainer) {
     if (trainer == NULL) return;
     if (trainer->window) gt__trainer_drop_window(trainer);
+    gt__compiled_destroy(trainer->evaluation);
+    gt__compiled_destroy(trainer->compiled);
     gt_window_destroy(trainer->window);
     gt_scaler_destroy(trainer->own_scaler);
     gt__meter_end(&trainer->meter);
@@ -184,14 +194,28 @@ gt_status gt__trainer_forward(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, i
     return status;
 }
 
+gt_status gt__trainer_items(const gt_trainer *trainer, const gt__loss *loss, gt_tensor **items) {
+    /* A window of one micro-batch is the mean already; else what counts is what the loss divided by. */
+    bool alone = trainer->options.accumulation == 1 && trainer->parts == 1;
+    *items = NULL;
+    if (alone || loss->sums == NULL) return GT_OK;
+    *items = gt_slice(gt_tensor_detach(loss->sums), 0, 0, 1, 1);
+    return *items ? GT_OK : gt_last_error()->status;
+}
+
 /* In a scope of its own. */
 static gt_status evaluate_part(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int64_t begin, int64_t end, gt__meter *meter) {
     bool whole = begin == 0 && end == gt_tensor_size(x, 0);
     GT_TRY(gt_scope_begin(trainer->ctx));
     gt_tensor *xi = whole ? x : gt_slice(x, 0, begin, end, 1), *yi = whole || y == NULL ? y : gt_slice(y, 0, begin, end, 1);
     gt__loss loss;
-    gt_status status = xi && (yi || y == NULL) ? gt__trainer_forward(trainer, xi, yi, end - begin, false, &loss) : gt_last_error()->status;
-    if (status == GT_OK) status = gt__meter_add(meter, &loss);
+    gt_status status = xi && (yi || y == NULL) ? GT_OK : gt_last_error()->status;
+    if (status == GT_OK && trainer->evaluation) {
+        status = gt__compiled_run(trainer->evaluation, meter, xi, yi, end - begin, 1, true);
+    } else if (status == GT_OK) {
+        status = gt__trainer_forward(trainer, xi, yi, end - begin, false, &loss);
+        if (status == GT_OK) status = gt__meter_add(meter, &loss);
+    }
     (void)gt_scope_end(trainer->ctx);
     return status;
 }
@@ -226,6 +250,7 @@ static gt_status evaluate(gt_trainer *trainer, gt_loader *loader, gt_metrics *me
         status = evaluate_batch(trainer, loader, &meter, &count);
         (void)gt_scope_end(trainer->ctx);
     }
+    if (status == GT_OK) status = gt__compiled_settle(trainer->evaluation, &meter);
     if (status == GT_OK) status = gt__meter_read(&meter, metrics);
     gt__meter_end(&meter);
     return status;
@@ -247,6 +272,7 @@ gt_status gt_trainer_evaluate(gt_trainer *trainer, gt_loader *loader, gt_metrics
     GT_REQUIRE(metrics != NULL, GT_BAD_ARGUMENT, "trainer_evaluate: metrics is NULL");
     gt_metrics ours = gt__no_metrics;
     GT_TRY(gt__options_read(&ours, sizeof ours, metrics, "gt_metrics"));
+    GT_TRY(gt__compiled_reset(trainer->evaluation));
     ours = gt__no_metrics;
     GT_TRY(gt__trainer_evaluate(trainer, loader, &ours));
     return gt__options_write(metrics, metrics->struct_size, &ours, sizeof ours, "gt_metrics");

@@ -2,7 +2,7 @@
 #ifndef GT_TRAIN_TRAINER_H
 #define GT_TRAIN_TRAINER_H
 
-#include "train/metrics.h"
+#include "train/compiled.h"
 #include <gtrain/window.h>
 
 /* One of the open window's batches, kept for a repetition. */
@@ -31,6 +31,8 @@ struct gt_trainer {
     gt__kept_batch *kept;     /* room for options.accumulation */
     int32_t n_kept;           /* batches in the open window */
     gt__meter meter;          /* of the epoch; kept while the epoch is half done */
+    gt__compiled *compiled;   /* training, with options.compile, else NULL */
+    gt__compiled *evaluation; /* the same for evaluation */
     gt__meter meter_kept;     /* as it was when the window began; its tensors are counted too */
 };
 
@@ -41,6 +43,9 @@ gt_status gt__trainer_check_loader(const gt_trainer *trainer, const gt_loader *l
 gt_status gt__trainer_evaluate(gt_trainer *trainer, gt_loader *loader, gt_metrics *metrics);
 /* Forward and loss in the precision and with the offload that the options ask for. Inside a scope. */
 gt_status gt__trainer_forward(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int64_t count, bool training, gt__loss *loss);
+
+/* For the window: number of items that the loss divided by, where it is not what the caller would count; else NULL. Inside a scope. */
+gt_status gt__trainer_items(const gt_trainer *trainer, const gt__loss *loss, gt_tensor **items);
 
 /* --- micro.c */
 /* Trains on a batch; the last one of a window updates. Inside a scope. On failure the window goes back to its start. */

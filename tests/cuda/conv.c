@@ -10,14 +10,27 @@ typedef struct conv_case {
 
 static const conv_case cases[] = {
     {16, 1, 28, 28, 32, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1}, /* the first layer of a CNN on grey images */
-    {8, 32, 26, 26, 64, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},  {8, 3, 33, 31, 16, 7, 7, {2, 2}, {3, 3}, {1, 1}, 1},
-    {4, 64, 14, 14, 64, 1, 1, {1, 1}, {0, 0}, {1, 1}, 1},  {4, 64, 14, 14, 128, 1, 1, {2, 2}, {0, 0}, {1, 1}, 1},
+    {8, 32, 26, 26, 64, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
+    {8, 3, 33, 31, 16, 7, 7, {2, 2}, {3, 3}, {1, 1}, 1},
+    {4, 64, 14, 14, 64, 1, 1, {1, 1}, {0, 0}, {1, 1}, 1},
+    {4, 64, 14, 14, 128, 1, 1, {2, 2}, {0, 0}, {1, 1}, 1},
     {2, 5, 9, 7, 7, 3, 2, {2, 1}, {1, 0}, {1, 1}, 1}, /* odd channels */
-    {2, 8, 13, 11, 6, 3, 3, {1, 1}, {2, 2}, {2, 2}, 1},    {2, 8, 13, 11, 12, 3, 3, {1, 2}, {1, 1}, {1, 1}, 4},
-    {2, 16, 12, 12, 16, 3, 3, {1, 1}, {1, 1}, {1, 1}, 16},                                                    /* depthwise */
-    {1, 1, 4, 4, 1, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},      {3, 4, 1, 20, 5, 1, 5, {1, 1}, {0, 2}, {1, 1}, 1}, /* one-dimensional */
-    {2, 3, 5, 5, 4, 5, 5, {1, 1}, {0, 0}, {1, 1}, 1},                                                         /* one output place */
+    {2, 8, 13, 11, 6, 3, 3, {1, 1}, {2, 2}, {2, 2}, 1},
+    {2, 8, 13, 11, 12, 3, 3, {1, 2}, {1, 1}, {1, 1}, 4},
+    {2, 16, 12, 12, 16, 3, 3, {1, 1}, {1, 1}, {1, 1}, 16}, /* depthwise */
+    {1, 1, 4, 4, 1, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
+    {3, 4, 1, 20, 5, 1, 5, {1, 1}, {0, 2}, {1, 1}, 1}, /* one-dimensional */
+    {2, 3, 5, 5, 4, 5, 5, {1, 1}, {0, 0}, {1, 1}, 1},  /* one output place */
+    /* few channels and taps, for which there are kernels of our own: odd sizes, several tiles of channels, more tiles than blocks that run at once */
+    {3, 1, 30, 29, 33, 5, 5, {1, 1}, {2, 2}, {1, 1}, 1},
+    {2, 2, 17, 40, 70, 3, 4, {2, 3}, {1, 2}, {1, 1}, 1},
+    {5, 3, 16, 16, 32, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
+    {64, 1, 64, 64, 32, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
+    {2, 4, 12, 300, 130, 1, 9, {1, 2}, {0, 4}, {1, 1}, 1},
 };
+
+/* The first layer of a ResNet: cuDNN is faster on images that were copied with more channels. */
+static const conv_case first_layer = {16, 3, 112, 110, 64, 7, 7, {2, 2}, {3, 3}, {1, 1}, 1};
 
 static const gt_dtype dtypes[] = {GT_DTYPE_F32, GT_DTYPE_F16, GT_DTYPE_BF16, GT_DTYPE_F64};
 
@@ -45,11 +58,12 @@ static results run(gt_context *ctx, gt_dtype dtype, const conv_case *c, int bias
     return (results){y, gt_tensor_grad(x), gt_tensor_grad(w), b ? gt_tensor_grad(b) : NULL};
 }
 
-static void check_case(gt_context *cuda, gt_context *cpu, gt_dtype dtype, int i, int bias, gt_activation activation, double tolerance) {
+static void check_conv(gt_context *cuda, gt_context *cpu, gt_dtype dtype, const conv_case *c, int i, int bias, gt_activation activation,
+                       double tolerance) {
     char what[100];
     CHECK_OK(gt_scope_begin(cuda));
     CHECK_OK(gt_scope_begin(cpu));
-    results want = run(cpu, GT_DTYPE_F32, &cases[i], bias, activation), got = run(cuda, dtype, &cases[i], bias, activation);
+    results want = run(cpu, GT_DTYPE_F32, c, bias, activation), got = run(cuda, dtype, c, bias, activation);
     gt_tensor *const pairs[4][2] = {{got.y, want.y}, {got.dx, want.dx}, {got.dw, want.dw}, {got.db, want.db}};
     static const char *const names[4] = {"y", "dx", "dw", "db"};
     int compared = bias ? 4 : activation == GT_ACTIVATION_NONE ? 3 : 1;
@@ -59,6 +73,10 @@ static void check_case(gt_context *cuda, gt_context *cpu, gt_dtype dtype, int i,
     }
     CHECK_OK(gt_scope_end(cuda));
     CHECK_OK(gt_scope_end(cpu));
+}
+
+static void check_case(gt_context *cuda, gt_context *cpu, gt_dtype dtype, int i, int bias, gt_activation activation, double tolerance) {
+    check_conv(cuda, cpu, dtype, &cases[i], i, bias, activation, tolerance);
 }
 
 /* Winograd's transforms round, in the dtype's own precision. */
@@ -81,6 +99,57 @@ TEST_CUDA_ONLY(parity, conv2d_with_bias_and_relu) {
             for (int kind = 0; kind < 3; kind++) /* bias; relu; both */
                 check_case(cuda, cpu, dtypes[d], i, kind != 1, kind ? GT_ACTIVATION_RELU : GT_ACTIVATION_NONE, 2 * tolerance_of(dtypes[d]));
     gt_context_destroy(cpu);
+}
+
+/* Where our kernels take a shape they are not one candidate among others here, but what runs. */
+TEST_CUDA_ONLY(parity, conv2d_in_deterministic_mode) {
+    gt_context_options options;
+    gt_context_options_init(&options, sizeof options);
+    options.deterministic = 1;
+    gt_context *cuda = test_context_with(t, &options), *cpu = cpu_context();
+    for (size_t d = 0; d < 4; d++)
+        for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
+            for (int kind = 0; kind < 2; kind++) /* nothing; bias and relu */
+                check_case(cuda, cpu, dtypes[d], i, kind, kind ? GT_ACTIVATION_RELU : GT_ACTIVATION_NONE, 2 * tolerance_of(dtypes[d]));
+    gt_context_destroy(cpu);
+}
+
+TEST_CUDA_ONLY(parity, conv2d_of_a_first_layer) {
+    gt_context *cuda = test_context(t), *cpu = cpu_context();
+    for (size_t d = 1; d < 3; d++) /* the halves */
+        for (int kind = 0; kind < 2; kind++) {
+            check_conv(cuda, cpu, dtypes[d], &first_layer, -1, kind, kind ? GT_ACTIVATION_RELU : GT_ACTIVATION_NONE,
+                       2 * tolerance_of(dtypes[d]));
+            /* again, by the plan that was chosen; and with too little scratch memory for more channels */
+            CHECK_OK(gt_context_set_workspace_limit(cuda, kind ? 1 << 20 : GT_WORKSPACE_AUTO));
+            check_conv(cuda, cpu, dtypes[d], &first_layer, -1, kind, kind ? GT_ACTIVATION_RELU : GT_ACTIVATION_NONE,
+                       2 * tolerance_of(dtypes[d]));
+            CHECK_OK(gt_context_set_workspace_limit(cuda, GT_WORKSPACE_AUTO));
+        }
+    gt_context_destroy(cpu);
+}
+
+/* NaN in an image, and behind relu in deterministic mode, where our kernels for few channels run. */
+TEST_CUDA_ONLY(contract, L2_conv2d_relu_of_few_channels_keeps_nan) {
+    gt_context_options options;
+    gt_context_options_init(&options, sizeof options);
+    options.deterministic = 1;
+    gt_context *ctx = test_context_with(t, &options);
+    gt_conv2d_options conv;
+    CHECK_OK(gt_conv2d_options_init(&conv, sizeof conv));
+    conv.activation = GT_ACTIVATION_RELU;
+    const int64_t x_shape[4] = {8, 1, 12, 12}, w_shape[4] = {24, 1, 3, 3}, channels = 24;
+    for (size_t d = 0; d < 4; d++) {
+        CHECK_OK(gt_scope_begin(ctx));
+        gt_tensor *x = exact_numbers(ctx, dtypes[d], 4, x_shape, 1), *w = exact_numbers(ctx, dtypes[d], 4, w_shape, 2);
+        gt_tensor *bias = exact_numbers(ctx, dtypes[d], 1, &channels, 3);
+        CHECK_OK(gt_tensor_fill(gt_slice(x, 0, 7, 8, 1), NAN)); /* the last image */
+        float *y = read_f32(CHECK_TENSOR(gt_conv2d(x, w, bias, &conv)));
+        int64_t image = 24 * 10 * 10;
+        for (int64_t i = 0; i < 8 * image; i++) CHECK((isnan(y[i]) != 0) == (i / image == 7) && !(y[i] < 0));
+        free(y);
+        CHECK_OK(gt_scope_end(ctx));
+    }
 }
 
 TEST_CUDA_ONLY(contract, D2_conv2d_without_workspace) {

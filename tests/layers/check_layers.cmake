@@ -13,8 +13,10 @@ set(may_include_optim base backend memory core ops amp)
 set(may_include_nn base backend memory core ops amp optim)
 set(may_include_data base backend memory core)
 set(may_include_io base backend memory core ops amp optim nn data)
-set(may_include_step base backend memory core ops amp optim nn data)
-set(may_include_train base backend memory core ops amp optim nn data io step)
+# The profiler stands before a context's device and knows nothing of who uses it.
+set(may_include_profile base backend memory core)
+set(may_include_step base backend memory core ops amp optim nn data profile)
+set(may_include_train base backend memory core ops amp optim nn data io profile step)
 # The doctor asks libraries, not the library.
 set(may_include_doctor base backend)
 # A device knows what an op's call looks like, and nothing of what is built from ops.

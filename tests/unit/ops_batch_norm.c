@@ -2,6 +2,9 @@
 #include "unit/ops_util.h"
 
 #include "core/core.h"
+#include "core/op_cost.h"
+
+#include <stdlib.h>
 
 enum { N = 6, C = 8, H = 5, W = 3, COUNT = N * C * H * W, LEAVES = 4 };
 
@@ -243,5 +246,213 @@ TEST_DEVICES(contract, D5_one_value_a_channel_is_BAD_BATCH_with_relu_too) {
                      1.341635);
     CHECK_VALUES_TOL(mean, 1e-6, 0.25);
     CHECK_VALUES_TOL(var, 1e-6, 1.0666667);
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+/* ---- the gradient as a sum of two ----------------------------------------------------------------------------------------------------------- */
+
+/* Multiples of 1/8 from -8 to 8: halves hold them and their sums. */
+static gt_tensor *eighths(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, int seed) {
+    int64_t n = 1;
+    for (int32_t i = 0; i < ndim; i++) n *= shape[i];
+    double *values = malloc((size_t)(n + 1) * sizeof *values);
+    CHECK(values != NULL);
+    for (int64_t i = 0; i < n; i++) values[i] = (double)((i * i % 9973 * 31 + i * seed) % 129 - 64) / 8;
+    gt_tensor *t = make(ctx, dtype, ndim, shape, values);
+    free(values);
+    return t;
+}
+
+/* The same elements, where nothing is aligned. */
+static gt_tensor *moved_by_one(gt_tensor *x) {
+    const int64_t n = gt_tensor_numel(x), all = n + 1;
+    gt_tensor *room = CHECK_TENSOR(gt_tensor_zeros(gt_tensor_context(x), gt_tensor_dtype(x), 1, &all)),
+              *view = gt_slice(room, 0, 1, all, 1);
+    view = CHECK_TENSOR(gt_reshape(view, gt_tensor_ndim(x), gt_tensor_shape(x)));
+    CHECK_OK(gt_tensor_copy(view, x));
+    return view;
+}
+
+/* x, its statistics, and what else a gradient of batch norm takes. */
+typedef struct norm_inputs {
+    gt_tensor *x, *weight, *bias, *y, *mean, *rstd;
+    gt__attrs attr;
+} norm_inputs;
+
+static const gt__op_id norm_forward[3] = {GT__OP_BATCH_NORM, GT__OP_BATCH_NORM_RELU, GT__OP_BATCH_NORM_ADD_RELU},
+                       norm_gradient[3] = {GT__OP_BATCH_NORM_BACKWARD, GT__OP_BATCH_NORM_RELU_BACKWARD,
+                                           GT__OP_BATCH_NORM_ADD_RELU_BACKWARD};
+
+static norm_inputs norm_inputs_of(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, int op, int training) {
+    gt_dtype wide = dtype == GT_DTYPE_F64 ? GT_DTYPE_F64 : GT_DTYPE_F32;
+    norm_inputs n;
+    memset(&n, 0, sizeof n);
+    n.attr.norm.epsilon = 1e-5;
+    n.attr.norm.training = training;
+    n.x = gt_cast(gt_tensor_normal(ctx, GT_DTYPE_F32, ndim, shape, 1, 2), dtype);
+    if (ndim == 4) n.x = gt_channels_last(n.x);
+    n.weight = gt_cast(gt_tensor_normal(ctx, GT_DTYPE_F32, 1, shape + 1, 1, 0.5), wide);
+    n.bias = gt_cast(gt_tensor_normal(ctx, GT_DTYPE_F32, 1, shape + 1, 0, 1), wide);
+    gt_tensor *in[6] = {n.x,
+                        n.weight,
+                        n.bias,
+                        gt_tensor_full(ctx, wide, 1, shape + 1, 0.9),
+                        gt_tensor_full(ctx, wide, 1, shape + 1, 3),
+                        gt_cast(gt_tensor_normal(ctx, GT_DTYPE_F32, ndim, shape, 0, 1), dtype)},
+              *out[GT__MAX_OUT] = {NULL};
+    CHECK_OK(gt__op_multi(norm_forward[op], in, op == 2 ? 6 : 5, &n.attr, 7, out));
+    n.y = out[0];
+    n.mean = out[1];
+    n.rstd = out[2];
+    return n;
+}
+
+static gt_status norm_gradient_of(const norm_inputs *n, int op, gt_tensor *dy, gt_tensor *dy2, uint32_t want, gt_tensor **out) {
+    gt_tensor *plain[6] = {dy, n->x, n->weight, n->mean, n->rstd, dy2},
+              *masked[7] = {dy, n->x, n->weight, op == 1 ? n->bias : n->y, n->mean, n->rstd, dy2};
+    int32_t count = (op == 0 ? 5 : 6) + (dy2 != NULL);
+    for (int k = 0; k < GT__MAX_OUT; k++) out[k] = NULL;
+    return gt__op_multi(norm_gradient[op], op == 0 ? plain : masked, count, &n->attr, want, out);
+}
+
+/* To the bit, where the sum of the gradients is a number of their dtype; want: which results. */
+static void check_two_gradients(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, int op, int training, uint32_t want,
+                                int unaligned) {
+    CHECK_OK(gt_scope_begin(ctx));
+    CHECK_OK(gt_no_grad_begin(ctx));
+    norm_inputs n = norm_inputs_of(ctx, dtype, ndim, shape, op, training);
+    /* The first lies as the kernels want it, the second does not if it has four axes. */
+    gt_tensor *dy = eighths(ctx, dtype, ndim, shape, 3), *dy2 = eighths(ctx, dtype, ndim, shape, 5), *sum = CHECK_TENSOR(gt_add(dy, dy2));
+    if (ndim == 4) dy = gt_channels_last(dy);
+    if (unaligned) dy2 = moved_by_one(dy2);
+    gt_tensor *both[GT__MAX_OUT], *one[GT__MAX_OUT], *first[GT__MAX_OUT];
+    CHECK_OK(norm_gradient_of(&n, op, dy, dy2, want, both));
+    CHECK_OK(norm_gradient_of(&n, op, sum, NULL, want, one));
+    CHECK_OK(norm_gradient_of(&n, op, dy, NULL, want, first));
+    for (int k = 0; k < GT__MAX_OUT; k++) {
+        CHECK((both[k] != NULL) == (want >> k & 1));
+        if (both[k] == NULL) continue;
+        CHECK_VALUES(count_equal(both[k], one[k]), (double)gt_tensor_numel(one[k]));
+        double same;
+        CHECK_OK(gt_tensor_item(count_equal(both[k], first[k]), &same));
+        if (gt_tensor_numel(n.x) > 0) CHECK(same < (double)gt_tensor_numel(one[k])); /* the second counts */
+    }
+    CHECK_OK(gt_no_grad_end(ctx));
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+/* `all`: also with the statistics of an evaluation, and with some of the results alone. */
+static void check_all_gradients(gt_context *ctx, int all) {
+    static const struct {
+        int32_t ndim;
+        int64_t shape[4];
+        int unaligned;
+    } cases[] = {{4, {6, 8, 5, 3}, 0},   {4, {3, 5, 2, 2}, 0}, {4, {4, 64, 14, 14}, 0}, {4, {2, 12, 1, 1}, 0}, {4, {9, 4, 40, 41}, 0},
+                 {4, {2, 132, 5, 7}, 0}, {2, {130, 7}, 0},     {2, {700, 8}, 0},        {2, {700, 8}, 1},      {4, {0, 8, 3, 3}, 0}};
+    static const uint32_t wants[] = {15, 7, 1, 6, 8, 9, 12};
+    for (int op = 0; op < 3; op++) {
+        EACH_FLOAT(d)
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+            for (int training = !all; training < 2; training++)
+                for (size_t w = op < 2; w < (!all || cases[c].shape[0] == 9 ? 1u + (op < 2) : op < 2 ? 4u : 7u); w++)
+                    check_two_gradients(ctx, *d, cases[c].ndim, cases[c].shape, op, training, wants[w], cases[c].unaligned);
+    }
+}
+
+TEST_DEVICES(unit, batch_norm_gradient_of_two_is_that_of_their_sum) { check_all_gradients(test_context(t), 1); }
+
+TEST_DEVICES(unit, batch_norm_gradient_of_two_needs_no_scratch_memory) {
+    gt_context_options options;
+    CHECK_OK(gt_context_options_init(&options, sizeof options));
+    options.workspace_limit = 0;
+    options.deterministic = 1;
+    check_all_gradients(test_context_with(t, &options), 0);
+}
+
+/* 1024 and 1/4 are halves, and their sum is not. */
+TEST_DEVICES(unit, batch_norm_gradient_of_two_does_not_round_their_sum) {
+    gt_context *ctx = test_context(t);
+    enum { ROWS = 16 };
+    CHECK_OK(gt_scope_begin(ctx));
+    CHECK_OK(gt_no_grad_begin(ctx));
+    static const int64_t channels[] = {8, 3};
+    EACH_FLOAT(d)
+    for (int op = 0; op < 3; op++)
+        for (int c = 0; c < 2; c++) {
+            const int64_t shape[2] = {ROWS, channels[c]};
+            norm_inputs n = norm_inputs_of(ctx, *d, 2, shape, op, 0);
+            /* Where relu lets all through. */
+            n.bias = gt_tensor_full(ctx, gt_tensor_dtype(n.weight), 1, shape + 1, 100);
+            n.y = gt_tensor_full(ctx, *d, 2, shape, 1);
+            gt_tensor *dy = gt_tensor_full(ctx, *d, 2, shape, 1024), *dy2 = gt_tensor_full(ctx, *d, 2, shape, 0.25), *out[GT__MAX_OUT];
+            CHECK_OK(norm_gradient_of(&n, op, dy, dy2, op == 2 ? 15 : 7, out));
+            gt_tensor *want = gt_tensor_full(ctx, gt_tensor_dtype(n.weight), 1, shape + 1, ROWS * 1024.25);
+            CHECK_VALUES(count_equal(out[2], want), (double)channels[c]);
+            int half = *d == GT_DTYPE_F16 || *d == GT_DTYPE_BF16;
+            gt_tensor *residual = gt_tensor_full(ctx, *d, 2, shape, half ? 1024 : 1024.25);
+            if (op == 2) CHECK_VALUES(count_equal(out[3], residual), (double)(ROWS * channels[c]));
+        }
+    CHECK_OK(gt_no_grad_end(ctx));
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+TEST_DEVICES(contract, L2_nan_in_either_gradient_goes_where_relu_lets_it) {
+    gt_context *ctx = test_context(t);
+    CHECK_OK(gt_scope_begin(ctx));
+    CHECK_OK(gt_no_grad_begin(ctx));
+    EACH_FLOAT(d)
+    for (int second = 0; second < 2; second++) {
+        norm_inputs n = norm_inputs_of(ctx, *d, 2, (const int64_t[]){4, 2}, 2, 0);
+        gt_tensor *nans = MAKE(ctx, *d, SHAPE(4, 2), NAN, NAN, 1, 1, 1, 1, 1, 1), *ones = gt_tensor_full(ctx, *d, SHAPE(4, 2), 1);
+        gt_tensor *out[GT__MAX_OUT];
+        n.y = MAKE(ctx, *d, SHAPE(4, 2), 1, 0, 2, -1, NAN, 0, 3, 4);
+        CHECK_OK(norm_gradient_of(&n, 2, second ? ones : nans, second ? nans : ones, 15, out));
+        CHECK_VALUES(out[3], NAN, 0, 2, 0, NAN, 0, 2, 2);
+        double dx[8], db[2];
+        CHECK_OK(gt_tensor_read(gt_cast(out[0], GT_DTYPE_F64), dx, sizeof dx));
+        CHECK_OK(gt_tensor_read(gt_cast(out[2], GT_DTYPE_F64), db, sizeof db));
+        CHECK(isnan(dx[0]) && dx[1] == 0 && isnan(dx[4]) && dx[5] == 0 && isnan(db[0]) && db[1] == 2);
+    }
+    CHECK_OK(gt_no_grad_end(ctx));
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+TEST_DEVICES(unit, batch_norm_gradient_of_two_refuses_by_name) {
+    gt_context *ctx = test_context(t);
+    CHECK_OK(gt_scope_begin(ctx));
+    CHECK_OK(gt_no_grad_begin(ctx));
+    const int64_t shape[2] = {6, 4};
+    for (int op = 0; op < 3; op++) {
+        norm_inputs n = norm_inputs_of(ctx, GT_DTYPE_F32, 2, shape, op, 1);
+        gt_tensor *dy = gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, shape), *out[GT__MAX_OUT];
+        CHECK_STATUS(norm_gradient_of(&n, op, dy, gt_tensor_zeros(ctx, GT_DTYPE_F32, SHAPE(6, 1)), 7, out), GT_BAD_SHAPE);
+        CHECK_ERROR_HAS("the second gradient [6,1]");
+        CHECK_STATUS(norm_gradient_of(&n, op, dy, gt_tensor_zeros(ctx, GT_DTYPE_F16, 2, shape), 7, out), GT_BAD_DTYPE);
+        CHECK_ERROR_HAS("the second gradient is f16");
+        gt_clear_error();
+    }
+    CHECK_OK(gt_no_grad_end(ctx));
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+TEST_DEVICES(unit, batch_norm_gradient_of_two_costs_a_sum_more) {
+    gt_context *ctx = test_context(t);
+    CHECK_OK(gt_scope_begin(ctx));
+    CHECK_OK(gt_no_grad_begin(ctx));
+    const int64_t shape[2] = {6, 4};
+    for (int op = 0; op < 3; op++) {
+        norm_inputs n = norm_inputs_of(ctx, GT_DTYPE_F32, 2, shape, op, 1);
+        gt_tensor *dy = gt_tensor_zeros(ctx, GT_DTYPE_F32, 2, shape), *in[7] = {dy, n.x, n.weight, n.bias, n.mean, n.rstd, NULL};
+        const int32_t second = op == 0 ? 5 : 6;
+        in[second] = NULL;
+        gt__call call = {.ctx = ctx, .in = in, .n_in = second + 1, .n_out = 1, .out = {dy}, .op = norm_gradient[op]};
+        gt__cost one, two;
+        gt__op_cost(&call, &one);
+        in[second] = dy;
+        gt__op_cost(&call, &two);
+        CHECK_EQ_INT(two.flops - one.flops, 24);
+        CHECK_EQ_INT(two.bytes - one.bytes, 24 * sizeof(float));
+    }
+    CHECK_OK(gt_no_grad_end(ctx));
     CHECK_OK(gt_scope_end(ctx));
 }

@@ -120,10 +120,19 @@ static void conv_reference(const geometry *g, const double *dz, const double *x,
 }
 
 static const geometry geometries[] = {
-    {2, 3, 7, 6, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1}, {3, 16, 8, 8, 32, 3, 3, {2, 2}, {1, 1}, {1, 1}, 1},
-    {1, 5, 9, 4, 7, 2, 3, {2, 1}, {0, 2}, {1, 1}, 1}, {2, 8, 6, 6, 12, 3, 3, {1, 1}, {1, 1}, {1, 1}, 4},
-    {2, 6, 5, 5, 6, 3, 3, {1, 1}, {2, 2}, {2, 2}, 6}, {4, 32, 4, 4, 64, 1, 1, {1, 1}, {0, 0}, {1, 1}, 1},
-    {0, 4, 5, 5, 8, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1}, {2, 64, 10, 10, 64, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
+    {2, 3, 7, 6, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
+    {3, 16, 8, 8, 32, 3, 3, {2, 2}, {1, 1}, {1, 1}, 1},
+    {1, 5, 9, 4, 7, 2, 3, {2, 1}, {0, 2}, {1, 1}, 1},
+    {2, 8, 6, 6, 12, 3, 3, {1, 1}, {1, 1}, {1, 1}, 4},
+    {2, 6, 5, 5, 6, 3, 3, {1, 1}, {2, 2}, {2, 2}, 6},
+    {4, 32, 4, 4, 64, 1, 1, {1, 1}, {0, 0}, {1, 1}, 1},
+    {0, 4, 5, 5, 8, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
+    {2, 64, 10, 10, 64, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
+    /* few channels and taps: kernels of their own on CUDA, where the last has many blocks whose sums are joined */
+    {3, 1, 9, 11, 33, 5, 5, {1, 1}, {2, 2}, {1, 1}, 1},
+    {2, 2, 8, 13, 7, 3, 4, {2, 3}, {1, 2}, {1, 1}, 1},
+    {1, 4, 5, 6, 70, 1, 9, {1, 1}, {0, 4}, {1, 1}, 1},
+    {32, 1, 28, 28, 8, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
 };
 
 static void conv_case(gt_context *ctx, const geometry *g, gt_dtype dtype, uint64_t *state) {
@@ -171,6 +180,136 @@ static void conv_cases(test_case *t, uint64_t workspace, int32_t deterministic) 
 TEST_DEVICES(unit, conv2d_weight_gradient_is_written_or_added_in_f32) { conv_cases(t, GT_WORKSPACE_AUTO, 0); }
 TEST_DEVICES(unit, conv2d_weight_gradient_is_written_or_added_without_workspace) { conv_cases(t, 0, 0); }
 TEST_DEVICES(unit, conv2d_weight_gradient_is_written_or_added_deterministically) { conv_cases(t, GT_WORKSPACE_AUTO, 1); }
+
+/* --- the gradient of a convolution's weight with that of the relu behind it, and the bias's ------------------------------------------------------ */
+
+/* Part of a larger tensor, so that it begins at an odd address where images are odd. */
+static gt_tensor *part_of(gt_tensor *whole) {
+    gt_tensor *rest = CHECK_TENSOR(gt_slice(CHECK_TENSOR(gt_channels_last(whole)), 0, 1, gt_tensor_size(whole, 0), 1));
+    return rest;
+}
+
+/* The kernel itself, which alone can be given outputs to add to. dw, db: either may be NULL. */
+static void relu_weight_grad(gt_tensor *const in[3], const gt__attrs *attr, gt_tensor *dw, gt_tensor *db, bool accumulate) {
+    gt_context *ctx = in[0]->ctx;
+    gt__call call = {.ctx = ctx, .in = in, .n_in = 3, .n_out = 2, .out = {dw, db}, .attr = *attr, .op = GT__OP_CONV2D_RELU_BACKWARD_WEIGHT};
+    call.attr.conv.accumulate = accumulate;
+    int32_t previous = gt__enter(ctx);
+    gt_status status = ctx->backend->kernels[call.op](ctx->device, &call);
+    gt__leave(ctx, previous);
+    CHECK_OK(status);
+}
+
+static void relu_case(gt_context *ctx, const geometry *g, gt_dtype dtype, uint64_t *state) {
+    int64_t oh = result_size(g, 0), ow = result_size(g, 1), in = g->c / g->groups, count = g->out * in * g->kh * g->kw;
+    int64_t image = g->out * oh * ow, pixels = g->c * g->h * g->w, results = g->n * image;
+    double *dy = malloc((size_t)(results + image) * sizeof *dy), *y = malloc((size_t)(results + image) * sizeof *y),
+           *x = malloc((size_t)((g->n + 1) * pixels) * sizeof *x);
+    double *dw = malloc((size_t)count * sizeof *dw), *db = malloc((size_t)g->out * sizeof *db);
+    bool rounds = gt_context_device(ctx) == GT_DEVICE_CUDA && gt__dtype_is_half(dtype);
+    double rounding = !rounds ? 0 : dtype == GT_DTYPE_F16 ? 0x1p-11 : 0x1p-8, scale = sqrt((double)(g->n * oh * ow));
+    gt__attrs attr = gt__attrs_zero();
+    for (int i = 0; i < 2; i++) {
+        attr.conv.stride[i] = g->stride[i];
+        attr.conv.padding[i] = g->padding[i];
+        attr.conv.dilation[i] = g->dilation[i];
+    }
+    attr.conv.groups = g->groups;
+    const int64_t shape[4] = {g->out, in, g->kh, g->kw};
+    memcpy(attr.conv.shape, shape, sizeof shape);
+
+    CHECK_OK(gt_scope_begin(ctx));
+    gt_tensor *list[3] = {part_of(grid(ctx, dtype, SHAPE(g->n + 1, g->out, oh, ow), state, dy)),
+                          part_of(grid(ctx, dtype, SHAPE(g->n + 1, g->out, oh, ow), state, y)), /* some of it is 0 */
+                          part_of(grid(ctx, dtype, SHAPE(g->n + 1, g->c, g->h, g->w), state, x))};
+    for (int64_t i = 0; i < results; i++)
+        if (y[image + i] <= 0) dy[image + i] = 0;
+    for (int64_t o = 0; o < g->out; o++) {
+        db[o] = 0;
+        for (int64_t i = 0; i < results; i++) db[o] += i / (oh * ow) % g->out == o ? dy[image + i] : 0;
+    }
+    conv_reference(g, dy + image, x + pixels, 0, dw);
+
+    gt_tensor *out[GT__MAX_OUT] = {NULL}, *two[GT__MAX_OUT] = {NULL};
+    for (uint32_t want = 1; want <= 3; want++) {
+        out[0] = out[1] = NULL;
+        CHECK_OK(gt__op_multi(GT__OP_CONV2D_RELU_BACKWARD_WEIGHT, list, 3, &attr, want, out));
+        CHECK((out[0] != NULL) == ((want & 1) != 0) && (out[1] != NULL) == ((want & 2) != 0));
+        if (out[0]) {
+            CHECK_EQ_INT(gt_tensor_dtype(out[0]), gt__dtype_accumulate(dtype));
+            check(out[0], dw, count, scale, dtype, rounding, gt_dtype_name(dtype));
+        }
+        if (out[1]) {
+            CHECK_EQ_INT(gt_tensor_dtype(out[1]), gt__dtype_accumulate(dtype));
+            check(out[1], db, g->out, scale, dtype, 0, gt_dtype_name(dtype));
+        }
+    }
+    /* the two ops that it stands for */
+    CHECK_OK(gt__op_multi(GT__OP_BIAS_RELU_BACKWARD, list, 2, NULL, 3, two));
+    gt_tensor *into = CHECK_TENSOR(gt_channels_last(start(ctx, dtype, 4, shape)));
+    CHECK_OK(gt__conv_weight_grad(two[0], list[2], &attr, into, false));
+    gt_tensor *wide[2] = {CHECK_TENSOR(gt_cast(into, GT_DTYPE_F64)), CHECK_TENSOR(gt_cast(two[1], GT_DTYPE_F64))};
+    CHECK_OK(gt_tensor_read(wide[0], dw, (size_t)count * sizeof *dw));
+    CHECK_OK(gt_tensor_read(wide[1], db, (size_t)g->out * sizeof *db));
+    check(out[0], dw, count, scale, dtype, 2 * rounding, "dw of two ops");
+    check(out[1], db, g->out, scale, dtype, 0, "db of two ops");
+    /* added, and into one of them alone */
+    for (int way = 0; way < 6; way++) {
+        bool accumulate = way & 1;
+        gt_tensor *to = way / 2 == 1 ? NULL : CHECK_TENSOR(gt_channels_last(start(ctx, dtype, 4, shape))),
+                  *bias = way / 2 == 2 ? NULL : start(ctx, dtype, 1, shape);
+        double begin = accumulate ? 0.5 : 0;
+        relu_weight_grad(list, &attr, to, bias, accumulate);
+        for (int64_t i = 0; i < count; i++) dw[i] += begin;
+        for (int64_t i = 0; i < g->out; i++) db[i] += begin;
+        if (to) check(to, dw, count, scale, dtype, 2 * rounding, "dw added");
+        if (bias) check(bias, db, g->out, scale, dtype, 0, "db added");
+        for (int64_t i = 0; i < count; i++) dw[i] -= begin;
+        for (int64_t i = 0; i < g->out; i++) db[i] -= begin;
+    }
+    CHECK_OK(gt_scope_end(ctx));
+    free(dy);
+    free(y);
+    free(x);
+    free(dw);
+    free(db);
+}
+
+static void relu_cases(test_case *t, uint64_t workspace, int32_t deterministic) {
+    const gt_context_options options = {.struct_size = sizeof options, .workspace_limit = workspace, .deterministic = deterministic};
+    gt_context *ctx = test_context_with(t, &options);
+    uint64_t state = 7;
+    for (size_t i = 0; i < sizeof geometries / sizeof *geometries; i++) EACH_FLOAT(dtype) relu_case(ctx, &geometries[i], *dtype, &state);
+}
+
+TEST_DEVICES(unit, conv2d_relu_weight_gradient_is_that_of_two_ops) { relu_cases(t, GT_WORKSPACE_AUTO, 0); }
+TEST_DEVICES(unit, conv2d_relu_weight_gradient_needs_no_workspace) { relu_cases(t, 0, 0); }
+TEST_DEVICES(unit, conv2d_relu_weight_gradient_is_computed_deterministically) { relu_cases(t, GT_WORKSPACE_AUTO, 1); }
+
+TEST_DEVICES(unit, conv2d_relu_weight_gradient_keeps_nan) {
+    gt_context *ctx = test_context(t);
+    gt__attrs attr = gt__attrs_zero();
+    for (int i = 0; i < 2; i++) attr.conv.stride[i] = attr.conv.dilation[i] = 1;
+    attr.conv.groups = 1;
+    const int64_t shape[4] = {8, 1, 3, 3};
+    memcpy(attr.conv.shape, shape, sizeof shape);
+    EACH_FLOAT(dtype) {
+        CHECK_OK(gt_scope_begin(ctx));
+        gt_tensor *list[3] = {gt_tensor_full(ctx, *dtype, SHAPE(4, 8, 6, 6), 1), gt_tensor_full(ctx, *dtype, SHAPE(4, 8, 6, 6), 1),
+                              gt_tensor_full(ctx, *dtype, SHAPE(4, 1, 8, 8), 1)};
+        CHECK_OK(gt_tensor_fill(gt_slice(gt_slice(list[1], 0, 3, 4, 1), 1, 5, 6, 1), NAN)); /* of one channel */
+        CHECK_OK(gt_tensor_fill(gt_slice(list[0], 1, 2, 3, 1), NAN));                       /* behind relu, which stops it */
+        CHECK_OK(gt_tensor_fill(gt_slice(list[1], 1, 2, 3, 1), 0));
+        gt_tensor *out[GT__MAX_OUT] = {NULL};
+        CHECK_OK(gt__op_multi(GT__OP_CONV2D_RELU_BACKWARD_WEIGHT, list, 3, &attr, 3, out));
+        double dw[72], db[8];
+        CHECK_OK(gt_tensor_read(gt_cast(out[0], GT_DTYPE_F64), dw, sizeof dw));
+        CHECK_OK(gt_tensor_read(gt_cast(out[1], GT_DTYPE_F64), db, sizeof db));
+        for (int i = 0; i < 72; i++) CHECK(i / 9 == 5 ? isnan(dw[i]) : dw[i] == (i / 9 == 2 ? 0 : 144));
+        for (int i = 0; i < 8; i++) CHECK(i == 5 ? isnan(db[i]) : db[i] == (i == 2 ? 0 : 144));
+        CHECK_OK(gt_scope_end(ctx));
+    }
+}
 
 /* --- biases ------------------------------------------------------------------------------------------------------------------------------------ */
 TEST_DEVICES(unit, bias_gradients_of_halves_are_f32) {

@@ -82,6 +82,7 @@ from .autograd import CustomOp, checkpoint, inference_mode, is_grad_enabled, no_
 from .data import Loader
 from .nn.functional import gelu, log_softmax, maximum, minimum, relu, sigmoid, softmax, tanh
 from .optim import Schedule
+from .step import Step
 from .train import FitResult, Metrics, Progress, Trainer
 from .window import Window, accumulate
 

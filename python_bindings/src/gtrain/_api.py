@@ -18,6 +18,8 @@ GT_OOM_PINS = 4
 GT_OOM_HOLDERS = 8
 GT_OOM_REMEDIES = 12
 GT_OOM_TEXT_SIZE = 2560
+GT_STEP_MAX_INPUTS = 8
+GT_STEP_MAX_OUTPUTS = 8
 GT_OK = 0
 GT_BAD_ARGUMENT = 1
 GT_BAD_SHAPE = 2
@@ -145,16 +147,26 @@ GT_SCHEDULE_CONSTANT = 0
 GT_SCHEDULE_STEP = 1
 GT_SCHEDULE_COSINE = 2
 GT_SCHEDULE_ONE_CYCLE = 3
+GT_PROFILE_WAIT = 0
+GT_PROFILE_WARMUP = 1
+GT_PROFILE_ACTIVE = 2
+GT_PROFILE_DONE = 3
+GT_PROFILE_BY_ALL = 0
+GT_PROFILE_BY_OP = 1
+GT_PROFILE_BY_MODULE = 2
+GT_PROFILE_BY_PHASE = 3
+GT_WINDOW_NONE = 0
+GT_WINDOW_UPDATED = 1
+GT_WINDOW_SKIPPED = 2
+GT_WINDOW_EMPTY = 3
+GT_STEP_TEXT = 0
+GT_STEP_GRAPHVIZ = 1
 GT_LOSS_CROSS_ENTROPY = 0
 GT_LOSS_MSE = 1
 GT_LOSS_CUSTOM = 2
 GT_PRECISION_F32 = 0
 GT_PRECISION_F16 = 1
 GT_PRECISION_BF16 = 2
-GT_WINDOW_NONE = 0
-GT_WINDOW_UPDATED = 1
-GT_WINDOW_SKIPPED = 2
-GT_WINDOW_EMPTY = 3
 
 # --- handles: addresses, as integers or None
 gt_context_p = c_void_p
@@ -169,6 +181,8 @@ gt_window_p = c_void_p
 gt_transform_p = c_void_p
 gt_doctor_report_p = c_void_p
 gt_safetensors_p = c_void_p
+gt_profile_p = c_void_p
+gt_step_p = c_void_p
 
 # --- numbers
 gt_status = c_int32
@@ -189,9 +203,12 @@ gt_oom_cause = c_int32
 gt_oom_remedy_kind = c_int32
 gt_optimizer_kind = c_int32
 gt_schedule_kind = c_int32
+gt_profile_phase = c_int32
+gt_profile_group = c_int32
+gt_window_status = c_int32
+gt_step_format = c_int32
 gt_loss_kind = c_int32
 gt_precision = c_int32
-gt_window_status = c_int32
 
 # --- structs and callbacks
 
@@ -678,6 +695,162 @@ class gt_schedule(Structure):
     ]
 
 
+gt_profile_fn = CFUNCTYPE(None, c_void_p, gt_profile_p)
+
+
+class gt_profile_options(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("skip_first", c_int32),
+        ("wait", c_int32),
+        ("warmup", c_int32),
+        ("active", c_int32),
+        ("repeat", c_int32),
+        ("manual_steps", c_int32),
+        ("whole_graphs", c_int32),
+        ("nvtx", c_int32),
+        ("max_events", c_int32),
+        ("on_round", gt_profile_fn),
+        ("user", c_void_p),
+    ]
+
+
+class gt_profile_summary(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("rounds", c_int32),
+        ("steps", c_int64),
+        ("calls", c_int64),
+        ("wall_seconds", c_double),
+        ("host_seconds", c_double),
+        ("device_seconds", c_double),
+        ("bytes", c_uint64),
+        ("flops", c_uint64),
+        ("untimed", c_int64),
+        ("dropped_events", c_int64),
+    ]
+
+
+class gt_profile_entry(Structure):
+    _fields_ = [
+        ("op", c_char_p),
+        ("module", c_char_p),
+        ("phase", c_char_p),
+        ("calls", c_int64),
+        ("host_seconds", c_double),
+        ("device_seconds", c_double),
+        ("bytes", c_uint64),
+        ("flops", c_uint64),
+        ("bytes_per_second", c_double),
+        ("flops_per_second", c_double),
+        ("ceiling", c_double),
+        ("dtype", gt_dtype),
+        ("matrix", c_int32),
+    ]
+
+
+class gt_profile_ceilings(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("padding", c_int32),
+        ("bytes_per_second", c_double),
+        ("f32_flops_per_second", c_double),
+        ("f16_flops_per_second", c_double),
+    ]
+
+
+class gt_window_options(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("micro_batches", c_int32),
+        ("optimizers", POINTER(gt_optimizer_p)),
+        ("module", gt_module_p),
+        ("scaler", gt_scaler_p),
+        ("schedule", POINTER(gt_schedule)),
+        ("clip_norm", c_double),
+        ("clip_value", c_double),
+        ("n_optimizers", c_int32),
+        ("padding", c_int32),
+    ]
+
+
+class gt_window_state(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("status", gt_window_status),
+        ("updates", c_int64),
+        ("skipped", c_int64),
+        ("empty", c_int64),
+        ("items", c_double),
+        ("gradient_norm", c_double),
+        ("learning_rate", c_double),
+        ("micro_batches", c_int32),
+        ("padding", c_int32),
+    ]
+
+
+class gt_step_result(Structure):
+    _fields_ = [
+        ("loss", gt_tensor_p),
+        ("items", gt_tensor_p),
+        ("outputs", gt_tensor_p * 8),
+    ]
+
+
+gt_step_fn = CFUNCTYPE(gt_status, c_void_p, POINTER(gt_tensor_p), c_int32, POINTER(gt_step_result))
+
+
+class gt_step_options(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("micro_batches", c_int32),
+        ("fn", gt_step_fn),
+        ("user", c_void_p),
+        ("module", gt_module_p),
+        ("optimizers", POINTER(gt_optimizer_p)),
+        ("scaler", gt_scaler_p),
+        ("schedule", POINTER(gt_schedule)),
+        ("clip_norm", c_double),
+        ("clip_value", c_double),
+        ("n_optimizers", c_int32),
+        ("autocast", gt_dtype),
+        ("memory_budget", c_uint64),
+    ]
+
+
+class gt_step_input(Structure):
+    _fields_ = [
+        ("shape", c_int64 * 8),
+        ("ndim", c_int32),
+        ("dtype", gt_dtype),
+        ("channels_last", c_int32),
+        ("padding", c_int32),
+    ]
+
+
+class gt_step_memory(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("workspace_known", c_int32),
+        ("peak", c_uint64),
+        ("fixed", c_uint64),
+        ("inputs", c_uint64),
+        ("arena", c_uint64),
+        ("workspace", c_uint64),
+        ("live", c_uint64),
+        ("micro_batch", c_uint64),
+        ("fixed_category", c_uint64 * 8),
+        ("live_category", c_uint64 * 8),
+        ("micro_batches", c_int32),
+        ("instructions", c_int32),
+        ("instruction", c_int32),
+        ("padding", c_int32),
+        ("op", c_char_p),
+        ("module", c_char_p),
+        ("phase", c_char_p),
+    ]
+
+
 class gt_metrics(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -740,6 +913,8 @@ class gt_trainer_options(Structure):
         ("memory_budget", c_uint64),
         ("offload", c_uint64),
         ("scaler", gt_scaler_p),
+        ("compile", c_int32),
+        ("padding", c_int32),
     ]
 
 
@@ -754,36 +929,6 @@ class gt_fit_result(Structure):
         ("samples_per_second", c_double),
         ("training", gt_metrics),
         ("validation", gt_metrics),
-    ]
-
-
-class gt_window_options(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("micro_batches", c_int32),
-        ("optimizers", POINTER(gt_optimizer_p)),
-        ("module", gt_module_p),
-        ("scaler", gt_scaler_p),
-        ("schedule", POINTER(gt_schedule)),
-        ("clip_norm", c_double),
-        ("clip_value", c_double),
-        ("n_optimizers", c_int32),
-        ("padding", c_int32),
-    ]
-
-
-class gt_window_state(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("status", gt_window_status),
-        ("updates", c_int64),
-        ("skipped", c_int64),
-        ("empty", c_int64),
-        ("items", c_double),
-        ("gradient_norm", c_double),
-        ("learning_rate", c_double),
-        ("micro_batches", c_int32),
-        ("padding", c_int32),
     ]
 
 
@@ -996,6 +1141,21 @@ FUNCTIONS = {
     "gt_permute": (gt_tensor_p, [gt_tensor_p, POINTER(c_int32)]),  # x, axes
     "gt_pool2d_options_init": (gt_status, [POINTER(gt_pool2d_options), c_size_t]),  # options, size
     "gt_pow_scalar": (gt_tensor_p, [gt_tensor_p, c_double]),  # x, value
+    "gt_profile_ceilings_init": (gt_status, [POINTER(gt_profile_ceilings), c_size_t]),  # ceilings, size
+    "gt_profile_create": (gt_status, [gt_context_p, POINTER(gt_profile_options), POINTER(gt_profile_p)]),  # ctx, options, profile
+    "gt_profile_destroy": (None, [gt_profile_p]),  # profile
+    "gt_profile_entry_count": (c_int32, [gt_profile_p]),  # profile
+    "gt_profile_get_ceilings": (gt_status, [gt_context_p, POINTER(gt_profile_ceilings)]),  # ctx, ceilings
+    "gt_profile_get_entry": (POINTER(gt_profile_entry), [gt_profile_p, c_int32]),  # profile, index
+    "gt_profile_get_phase": (gt_profile_phase, [gt_profile_p]),  # profile
+    "gt_profile_get_summary": (gt_status, [gt_profile_p, POINTER(gt_profile_summary)]),  # profile, summary
+    "gt_profile_json": (gt_status, [gt_profile_p, c_char_p]),  # profile, path
+    "gt_profile_options_init": (gt_status, [POINTER(gt_profile_options), c_size_t]),  # options, size
+    "gt_profile_step": (gt_status, [gt_profile_p]),  # profile
+    "gt_profile_stop": (gt_status, [gt_profile_p]),  # profile
+    "gt_profile_summary_init": (gt_status, [POINTER(gt_profile_summary), c_size_t]),  # summary, size
+    "gt_profile_text": (gt_status, [gt_profile_p, gt_profile_group, c_int32, POINTER(c_char), c_size_t, POINTER(c_size_t)]),  # profile, group, rows, buffer, size, needed
+    "gt_profile_trace": (gt_status, [gt_profile_p, c_char_p]),  # profile, path
     "gt_random_seed": (gt_status, [gt_context_p, c_uint64]),  # ctx, seed
     "gt_random_state_get": (gt_status, [gt_context_p, POINTER(c_uint64), POINTER(c_uint64)]),  # ctx, seed, offset
     "gt_random_state_set": (gt_status, [gt_context_p, c_uint64, c_uint64]),  # ctx, seed, offset
@@ -1041,6 +1201,20 @@ FUNCTIONS = {
     "gt_state_save": (gt_status, [c_char_p, POINTER(gt_state_parts)]),  # path, parts
     "gt_status_name": (c_char_p, [gt_status]),  # status
     "gt_status_text": (c_char_p, [gt_status]),  # status
+    "gt_step_budget_text": (gt_status, [gt_step_p, POINTER(c_char), c_size_t, POINTER(c_size_t)]),  # step, buffer, size, needed
+    "gt_step_create": (gt_status, [gt_context_p, POINTER(gt_step_options), POINTER(gt_step_p)]),  # ctx, options, step
+    "gt_step_describe": (gt_status, [gt_step_p, gt_step_format, POINTER(c_char), c_size_t, POINTER(c_size_t)]),  # step, format, buffer, size, needed
+    "gt_step_destroy": (None, [gt_step_p]),  # step
+    "gt_step_get_memory": (gt_status, [gt_step_p, POINTER(gt_step_memory)]),  # step, memory
+    "gt_step_get_state": (gt_status, [gt_step_p, POINTER(gt_window_state)]),  # step, state
+    "gt_step_largest_batch": (gt_status, [gt_step_p, POINTER(gt_step_input), c_int32, c_int32, c_uint64, POINTER(c_int64), POINTER(gt_step_memory)]),  # step, inputs, n_inputs, micro_batches, budget, rows, memory
+    "gt_step_loss": (gt_tensor_p, [gt_step_p]),  # step
+    "gt_step_memory_init": (gt_status, [POINTER(gt_step_memory), c_size_t]),  # memory, size
+    "gt_step_options_init": (gt_status, [POINTER(gt_step_options), c_size_t]),  # options, size
+    "gt_step_output": (gt_tensor_p, [gt_step_p, c_int32]),  # step, index
+    "gt_step_plan": (gt_status, [gt_step_p, POINTER(gt_step_input), c_int32, c_int32, POINTER(gt_step_memory)]),  # step, inputs, n_inputs, micro_batches, memory
+    "gt_step_reset": (gt_status, [gt_step_p]),  # step
+    "gt_step_run": (gt_status, [gt_step_p, POINTER(gt_tensor_p), c_int32]),  # step, inputs, n_inputs
     "gt_sub": (gt_tensor_p, [gt_tensor_p, gt_tensor_p]),  # a, b
     "gt_sum": (gt_tensor_p, [gt_tensor_p, POINTER(c_int32), c_int32, c_int32]),  # x, axes, n_axes, keep_dims
     "gt_tanh": (gt_tensor_p, [gt_tensor_p]),  # x
@@ -1141,10 +1315,18 @@ STRUCTS = {
     "gt_onnx_options": gt_onnx_options,
     "gt_optimizer_options": gt_optimizer_options,
     "gt_schedule": gt_schedule,
+    "gt_profile_options": gt_profile_options,
+    "gt_profile_summary": gt_profile_summary,
+    "gt_profile_entry": gt_profile_entry,
+    "gt_profile_ceilings": gt_profile_ceilings,
+    "gt_window_options": gt_window_options,
+    "gt_window_state": gt_window_state,
+    "gt_step_result": gt_step_result,
+    "gt_step_options": gt_step_options,
+    "gt_step_input": gt_step_input,
+    "gt_step_memory": gt_step_memory,
     "gt_metrics": gt_metrics,
     "gt_train_progress": gt_train_progress,
     "gt_trainer_options": gt_trainer_options,
     "gt_fit_result": gt_fit_result,
-    "gt_window_options": gt_window_options,
-    "gt_window_state": gt_window_state,
 }

@@ -113,14 +113,16 @@ class Trainer(Owned):
     """loss: "cross_entropy" (labels are classes; accuracy is measured), "mse", or a function of (output, y) that returns the mean loss over the batch
     as a tensor. precision: "f32", "f16", "bf16". schedule: an optim.Schedule. accumulation: batches that make one update. checkpointing: segments that a
     Sequential is cut into. shrink_on_oom: when memory runs out, the update is done again with smaller micro-batches. offload: tensors of at least so many
-    bytes that wait for backward go to the host. cross_entropy: settings of nn.functional.cross_entropy ("label_smoothing", "ignore_index", "weight").
+    bytes that wait for backward go to the host. compile: updates and evaluation run as compiled steps with the same results (see gt.Step): Python code of the
+    module and the loss runs only when a new shape is traced, and must not read values; not with offload. memory_budget: bytes that weights, optimizer state and
+    all that updates make keep to; compiles. cross_entropy: settings of nn.functional.cross_entropy ("label_smoothing", "ignore_index", "weight").
 
     on_step, on_epoch: called with a Progress; a true result stops the training. What they raise is raised by fit, the steps before being done; so is
     KeyboardInterrupt, which stops between two steps and is held back until then.
     """
 
     def __init__(
-        self, module: Module, optimizer: Optimizer, loss: Union[str, Callable[..., Tensor]] = "cross_entropy", *, schedule: Optional[Schedule] = None, precision: str = "f32", accumulation: Any = 1, checkpointing: Any = 0, shrink_on_oom: Any = False, offload: Any = 0,
+        self, module: Module, optimizer: Optimizer, loss: Union[str, Callable[..., Tensor]] = "cross_entropy", *, schedule: Optional[Schedule] = None, precision: str = "f32", accumulation: Any = 1, checkpointing: Any = 0, shrink_on_oom: Any = False, offload: Any = 0, compile: bool = False, memory_budget: Any = 0,
         scaler: Optional[GradScaler] = None, clip_norm: float = 0.0, clip_value: float = 0.0, log_every: Any = 50, cross_entropy: Optional[Dict[str, Any]] = None, on_step: Optional[Callable[[Progress], Any]] = None, on_epoch: Optional[Callable[[Progress], Any]] = None,
     ) -> None:  # fmt: skip
         if len(optimizer._parts) != 1:
@@ -156,6 +158,7 @@ class Trainer(Owned):
         o.accumulation, o.checkpointing, o.shrink_on_oom, o.offload = accumulation, checkpointing, bool(shrink_on_oom), offload
         if scaler is not None and scaler.is_enabled():
             o.scaler = scaler._live()
+        o.compile, o.memory_budget = bool(compile), memory_budget
         if checkpointing:
             module._tree.kept = True
         self._step_fn = _api.gt_train_callback(self._run_step)

@@ -1,0 +1,48 @@
+/* Contract E1 for memory budgets: each host allocation of the search in turn may fail, and all is then as it was. */
+#include "step/budget.h"
+#include "support.h"
+
+#include "unit/fake_device.h"
+
+TEST(contract, E1_memory_budgets_survive_each_failing_host_allocation) {
+    net_step n = {.ctx = net_context(t)};
+    gt_tensor *inputs[2];
+    gt_module *layers[9];
+    for (int i = 0; i < 9; ++i)
+        layers[i] = i % 2 ? gt_nn_gelu(n.ctx, 0) : gt_nn_linear(n.ctx, i ? 16 : NET_IN, i < 8 ? 16 : NET_CLASSES, NULL);
+    n.net = gt_nn_sequential_from(n.ctx, layers, 9);
+    CHECK(n.net != NULL);
+    n.optimizer = net_adam(n.net);
+    net_batch(n.ctx, 32, 0, inputs);
+    gt_step_options o = net_options(&n);
+    o.memory_budget = 1;
+    CHECK_OK(gt_step_create(n.ctx, &o, &n.step));
+    CHECK_STATUS(gt_step_run(n.step, inputs, 2), GT_OUT_OF_MEMORY);
+    o.memory_budget = n.step->budget_least;
+    gt_step_destroy(n.step);
+    gt_clear_error();
+    for (int32_t k = 0; k < 2; ++k) { /* one micro-batch, then as many as are best */
+        o.micro_batches = 1 - k;
+        CHECK_OK(gt_step_create(n.ctx, &o, &n.step));
+        int64_t live = 0;
+        int failures = 0;
+        for (int64_t at = 0;; at += k ? 211 : 1) {
+            fake_host_fail(at);
+            gt_status status = gt_step_run(n.step, inputs, 2);
+            bool failed = fake_host_failed();
+            fake_host_fail(-1);
+            if (status == GT_OK) break;
+            if (status != GT_OUT_OF_HOST_MEMORY || !failed) FAIL("allocation %d: %s", (int)at, gt_last_error()->message);
+            gt_clear_error();
+            if (++failures == 20) live = fake_host_live();
+            if (failures > 20) CHECK(fake_host_live() - live < 64); /* nothing is left behind */
+        }
+        CHECK(failures > (k ? 20 : 200));
+        CHECK(n.step->last->fixed + n.step->last->arena_bytes <= o.memory_budget);
+        CHECK_OK(gt_step_run(n.step, inputs, 2));
+        gt_step_destroy(n.step);
+    }
+    n.step = NULL;
+    for (int i = 0; i < 2; ++i) gt_tensor_release(inputs[i]);
+    net_end(&n);
+}
