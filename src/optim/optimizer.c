@@ -348,6 +348,9 @@ gt_status gt__optimizer_launch(gt_optimizer *optimizer, int32_t count, const gt_
         gt_tensor *p = slot->parameter;
         if (gt__valid_grad(p) == NULL) continue;
         if (p->meta.numel > 0) slot->step_cell ^= 1;
+        if (slot->state0) slot->state0->storage->version++; /* a program may hold it: gt_optimizer_state_get */
+        if (slot->state1) slot->state1->storage->version++;
+        if (slot->master) slot->master->storage->version++;
         slot->master_version = ++p->storage->version;
         if (p->meta.numel > 0) gt__half_copy_written(p);
     }
