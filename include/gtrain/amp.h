@@ -73,12 +73,12 @@ enum {
 /* What is kept on the device, read together. */
 typedef struct gt_scaler_state {
     uint32_t struct_size;
-    gt_scaler_status status;
-    double scale;
-    int64_t growth_count;   /* updates without overflow since the scale last changed */
-    int64_t updates;        /* done */
-    int64_t skipped;        /* left out */
-    int64_t skipped_in_row; /* since the last that was done */
+    gt_scaler_status status; /* what became of the last update */
+    double scale;            /* that losses are multiplied by now */
+    int64_t growth_count;    /* updates without overflow since the scale last changed */
+    int64_t updates;         /* done */
+    int64_t skipped;         /* left out */
+    int64_t skipped_in_row;  /* since the last that was done */
     /* The first parameter whose gradient was not finite when an update was last skipped; "" if none was. Valid as long as the scaler. */
     const char *parameter;
     const char *op;      /* diagnose: the first op whose output was not finite in that window, else "" */

@@ -5,20 +5,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The version of these headers; gt_version_number is that of the library that was loaded. */
 #define GT_VERSION_MAJOR  0
-#define GT_VERSION_MINOR  1
-#define GT_VERSION_PATCH  0
-#define GT_VERSION_NUMBER (GT_VERSION_MAJOR * 10000 + GT_VERSION_MINOR * 100 + GT_VERSION_PATCH)
+#define GT_VERSION_MINOR  1                                                                      /* see GT_VERSION_MAJOR */
+#define GT_VERSION_PATCH  0                                                                      /* see GT_VERSION_MAJOR */
+#define GT_VERSION_NUMBER (GT_VERSION_MAJOR * 10000 + GT_VERSION_MINOR * 100 + GT_VERSION_PATCH) /* 100 for 0.1.0 */
 
 #if defined(__GNUC__) || defined(__clang__)
+/* Before each function: the library exports it. */
 #define GT_API __attribute__((visibility("default")))
 #else
 #define GT_API
 #endif
 
 #ifdef __cplusplus
+/* Around the declarations of a header, which are C in a C++ program too. */
 #define GT_EXTERN_C_BEGIN extern "C" {
-#define GT_EXTERN_C_END   }
+#define GT_EXTERN_C_END   } /* see GT_EXTERN_C_BEGIN */
 #else
 #define GT_EXTERN_C_BEGIN
 #define GT_EXTERN_C_END

@@ -31,7 +31,7 @@ GT_EXTERN_C_BEGIN
 
 /* Makes a leaf want a gradient (or not). Floating dtypes. BAD_STATE on the result of a recorded op. @since 0.1 */
 GT_API gt_status gt_tensor_set_requires_grad(gt_tensor *tensor, int32_t requires_grad);
-GT_API int32_t gt_tensor_requires_grad(const gt_tensor *tensor); /* @since 0.1 */
+GT_API int32_t gt_tensor_requires_grad(const gt_tensor *tensor); /* 1 if backward makes a gradient for it, else 0. @since 0.1 */
 /* The accumulated gradient of a leaf, borrowed until the next backward, gt_tensor_zero_grad or release; NULL if there is none
  * (no error is set). @since 0.1 */
 GT_API gt_tensor *gt_tensor_grad(gt_tensor *tensor);
@@ -51,32 +51,35 @@ GT_API gt_status gt_backward_from(gt_tensor *const *tensors, gt_tensor *const *g
 /* Between begin and end nothing is recorded. Regions nest. @since 0.1 */
 GT_API gt_status gt_no_grad_begin(gt_context *ctx);
 GT_API gt_status gt_no_grad_end(gt_context *ctx);      /* BAD_STATE without a begin. @since 0.1 */
-GT_API int32_t gt_grad_enabled(const gt_context *ctx); /* @since 0.1 */
+GT_API int32_t gt_grad_enabled(const gt_context *ctx); /* 1 where ops are recorded, 0 between gt_no_grad_begin and its end. @since 0.1 */
 
 /* --- ops of your own ------------------------------------------------------------------------------------------------------------
  * The callbacks get raw device pointers and the stream (a cudaStream_t as void *, NULL on the CPU) on which to queue the work; they must not
  * wait and must not call gtrain with this context. Arrays are row-major. They return GT_OK, or any other status: the op then fails with
  * CALLBACK. */
+/* An input, output or gradient of an op of your own. */
 typedef struct gt_array {
-    void *data; /* device memory; NULL if it has no elements */
-    const int64_t *shape;
-    gt_dtype dtype;
-    int32_t ndim;
+    void *data;           /* device memory; NULL if it has no elements */
+    const int64_t *shape; /* ndim entries */
+    gt_dtype dtype;       /* of the elements */
+    int32_t ndim;         /* number of axes */
 } gt_array;
 
+/* What the callbacks of an op of your own get. */
 typedef struct gt_custom_call {
     uint32_t struct_size;
-    int32_t n_inputs;
-    int32_t n_outputs;
+    int32_t n_inputs;  /* of the op */
+    int32_t n_outputs; /* of the op */
     int32_t padding;
-    void *user; /* from gt_custom_op_options */
-    void *stream;
-    const gt_array *inputs;
-    const gt_array *outputs;
+    void *user;                   /* from gt_custom_op_options */
+    void *stream;                 /* on which to queue the work; NULL on the CPU */
+    const gt_array *inputs;       /* n_inputs arrays. data is NULL in a backward that was told not to save them */
+    const gt_array *outputs;      /* n_outputs arrays: to fill in the forward; in the backward as inputs */
     const gt_array *output_grads; /* backward only: n_outputs arrays; all zeros where nothing flowed back */
     const gt_array *input_grads;  /* backward only: n_inputs arrays to overwrite; data is NULL where no gradient is wanted */
 } gt_custom_call;
 
+/* Computes the outputs (forward) or the gradients of the inputs (backward) of `call`. */
 typedef gt_status (*gt_custom_fn)(const gt_custom_call *call);
 /* Called with inputs[i].shape/dtype set and data NULL. Fills, for each output, out_ndim[i], out_shape[i * GT_MAX_DIMS + axis] and out_dtype[i] (preset to the
  * first input's). */

@@ -38,7 +38,7 @@ GT_API gt_status gt_checkpoint(gt_context *ctx, gt_checkpoint_fn fn, void *user,
 
 /* The module's forward becomes a segment (not 0), or not (0, as at first). The module must outlive the backward. @since 0.1 */
 GT_API gt_status gt_module_set_checkpointing(gt_module *module, int32_t on);
-GT_API int32_t gt_module_checkpointing(const gt_module *module); /* @since 0.1 */
+GT_API int32_t gt_module_checkpointing(const gt_module *module); /* 1 if its forward is a segment, else 0. @since 0.1 */
 /* A sequential's children as `segments` segments of as nearly equal numbers of children as can be; 0: none. BAD_ARGUMENT for more segments than
  * children, BAD_STATE for a module that is not a sequential. @since 0.1 */
 GT_API gt_status gt_nn_sequential_set_segments(gt_module *sequential, int32_t segments);

@@ -27,14 +27,20 @@ GT_EXTERN_C_BEGIN
 typedef int32_t gt_device_kind;
 enum {
     GT_DEVICE_AUTO = 0, /* CUDA where it works, else CPU */
-    GT_DEVICE_CPU = 1,
-    GT_DEVICE_CUDA = 2
+    GT_DEVICE_CPU = 1,  /* the host */
+    GT_DEVICE_CUDA = 2  /* an NVIDIA GPU */
 };
 
 typedef int32_t gt_log_level;
-enum { GT_LOG_DEBUG = 0, GT_LOG_INFO = 1, GT_LOG_WARNING = 2, GT_LOG_ERROR = 3 };
+enum {
+    GT_LOG_DEBUG = 0,   /* for work on gtrain */
+    GT_LOG_INFO = 1,    /* what was chosen */
+    GT_LOG_WARNING = 2, /* it works, but not as it should */
+    GT_LOG_ERROR = 3    /* it does not work */
+};
 
-/* Called on the thread that uses the context, or on a worker thread of one of its loaders. `text` is valid during the call. */
+/* Called on the thread that uses the context, or on a worker thread of one of its loaders. `text`, of
+ * that `level`, is valid during the call. */
 typedef void (*gt_log_fn)(void *user, gt_log_level level, const char *text);
 
 /* No workspace limit of the caller's own: the library chooses. */
@@ -75,6 +81,23 @@ GT_API const char *gt_context_device_name(const gt_context *ctx);
 /* Waits until everything issued so far has run. Reports what only the device knew: BAD_LABEL, LIBRARY. @since 0.1 */
 GT_API gt_status gt_context_synchronize(gt_context *ctx);
 
+/* Messages kept until the program fetches them: for bindings whose callbacks run an interpreter, which should not happen in the middle of a call, and for
+ * programs that show messages on another thread. Give gt_log_queue_put as a context's `log` and the queue as its `log_user`. A queue holds
+ * 64 messages of up to GT_LOG_TEXT_MAX bytes; what comes when it is full is counted, and the count is the message after the last. All calls may be made on any thread. */
+typedef struct gt_log_queue gt_log_queue;
+#define GT_LOG_TEXT_MAX 1024 /* bytes of a message in a queue; longer ones are cut */
+
+/* On success *queue is owned by the caller. OUT_OF_HOST_MEMORY. @since 0.1 */
+GT_API gt_status gt_log_queue_create(gt_log_queue **queue);
+/* Only after the contexts that write into it. NULL is allowed. @since 0.1 */
+GT_API void gt_log_queue_destroy(gt_log_queue *queue);
+/* A gt_log_fn: keeps `text` and its `level`. `queue` is a gt_log_queue. Cannot fail and allocates nothing. @since 0.1 */
+GT_API void gt_log_queue_put(void *queue, gt_log_level level, const char *text);
+/* Where the number of messages in the queue stands, to be looked at without a call; lives as long as the queue. @since 0.1 */
+GT_API const int32_t *gt_log_queue_count(const gt_log_queue *queue);
+/* Takes the oldest message: its level and up to `size` - 1 bytes of text. 1, or 0 if there is none. @since 0.1 */
+GT_API int32_t gt_log_queue_take(gt_log_queue *queue, gt_log_level *level, char *text, size_t size);
+
 /* The stream on which the context's ops run: a cudaStream_t, or NULL on the CPU. @since 0.1 */
 GT_API void *gt_context_stream(gt_context *ctx);
 
@@ -85,15 +108,16 @@ GT_API gt_status gt_context_set_workspace_limit(gt_context *ctx, uint64_t bytes)
 GT_API gt_status gt_context_set_memory_limit(gt_context *ctx, uint64_t bytes);
 
 /* Random numbers: Philox4x32-10 (Salmon et al., SC'11), counter-based: the same seed gives the same stream on every device. */
-GT_API gt_status gt_random_seed(gt_context *ctx, uint64_t seed); /* and offset 0. @since 0.1 */
-/* Both outputs may be NULL. Setting them back continues the stream exactly. @since 0.1 */
-GT_API gt_status gt_random_state_get(const gt_context *ctx, uint64_t *seed, uint64_t *offset); /* @since 0.1 */
+GT_API gt_status gt_random_seed(gt_context *ctx, uint64_t seed); /* begins the stream of that seed, at offset 0. @since 0.1 */
+/* Where the stream is: `seed` and `offset`, of which either may be NULL. @since 0.1 */
+GT_API gt_status gt_random_state_get(const gt_context *ctx, uint64_t *seed, uint64_t *offset);
+/* Continues the stream of `seed` at `offset`, exactly. @since 0.1 */
 GT_API gt_status gt_random_state_set(gt_context *ctx, uint64_t seed, uint64_t offset);
 
-/* Scopes. Tensors made between begin and end belong to the scope and are released at its end; gt_tensor_retain keeps one beyond
- * it. Scopes nest. Without an open scope the caller owns every result and must release it. */
-GT_API gt_status gt_scope_begin(gt_context *ctx); /* @since 0.1 */
-/* BAD_STATE if no scope is open. @since 0.1 */
+/* Begins a scope. Tensors made between begin and end belong to the scope and are released at its end; gt_tensor_retain keeps one beyond
+ * it. Scopes nest. Without an open scope the caller owns every result and must release it. @since 0.1 */
+GT_API gt_status gt_scope_begin(gt_context *ctx);
+/* Ends the innermost scope and releases what belongs to it. BAD_STATE if no scope is open. @since 0.1 */
 GT_API gt_status gt_scope_end(gt_context *ctx);
 /* Ends the innermost scope but hands `result` to the scope around it (or to the caller, if there is none). Returns `result`;
  * NULL in, NULL out (the scope ends all the same). @since 0.1 */

@@ -44,15 +44,15 @@ GT_EXTERN_C_BEGIN
 
 typedef struct gt_dataset_format {
     uint32_t struct_size;
-    gt_dtype sample_dtype; /* default f32 */
-    gt_dtype label_dtype;  /* default i64 */
-    int32_t has_labels;    /* default 1 */
-    int32_t sample_ndim;   /* 0 to GT_MAX_DIMS - 1, without the batch axis; default 0 */
-    int32_t label_ndim;    /* default 0: one number a sample */
-    int64_t sample_shape[GT_MAX_DIMS];
-    int64_t label_shape[GT_MAX_DIMS];
-    int64_t length;  /* samples */
-    int64_t classes; /* not 0: labels are integers from 0 to classes - 1, which is checked; default 0 */
+    gt_dtype sample_dtype;             /* default f32 */
+    gt_dtype label_dtype;              /* default i64 */
+    int32_t has_labels;                /* default 1 */
+    int32_t sample_ndim;               /* 0 to GT_MAX_DIMS - 1, without the batch axis; default 0 */
+    int32_t label_ndim;                /* default 0: one number a sample */
+    int64_t sample_shape[GT_MAX_DIMS]; /* sample_ndim entries */
+    int64_t label_shape[GT_MAX_DIMS];  /* label_ndim entries */
+    int64_t length;                    /* samples */
+    int64_t classes;                   /* not 0: labels are integers from 0 to classes - 1, which is checked; default 0 */
 } gt_dataset_format;
 GT_API gt_status gt_dataset_format_init(gt_dataset_format *format, size_t size); /* @since 0.1 */
 
@@ -68,10 +68,11 @@ GT_API gt_status gt_dataset_from_idx(const char *images, const char *labels, int
 GT_API gt_status gt_dataset_from_arrays(const gt_dataset_format *format, const void *samples, const void *labels, int32_t borrow,
                                         gt_dataset **dataset);
 
+/* The functions that make a data set's samples. */
 typedef struct gt_dataset_callbacks {
     uint32_t struct_size;
     uint32_t padding;
-    void *user;
+    void *user; /* handed to the functions */
     /* Writes sample `index` (0 to length - 1) and its label, row-major; label is NULL without labels. Called on several worker threads
      * at once. It must not use a context, throw, or jump out. Any status but GT_OK fails the batch with WORKER. Required. */
     gt_status (*fetch)(void *user, int64_t index, int64_t epoch, void *sample, void *label);
@@ -96,8 +97,9 @@ GT_API void gt_dataset_destroy(gt_dataset *dataset);
 /* --- transforms: steps that a loader applies to each sample, in the order in which they were added ---------------------------------------
  * What is random depends on the loader's seed, the epoch and the sample's number alone, not on the number of workers. Whether a step fits
  * the samples is checked by gt_loader_create. */
+/* A list of steps, in the order in which they were added. */
 typedef struct gt_transform gt_transform;
-GT_API gt_status gt_transform_create(gt_transform **transform); /* no steps. @since 0.1 */
+GT_API gt_status gt_transform_create(gt_transform **transform); /* one without steps. @since 0.1 */
 GT_API void gt_transform_destroy(gt_transform *transform);      /* NULL is allowed; loaders have copies. @since 0.1 */
 /* u8 (or f32) to f32, times scale. @since 0.1 */
 GT_API gt_status gt_transform_to_float(gt_transform *transform, double scale);
@@ -137,7 +139,7 @@ GT_API gt_status gt_loader_create(gt_context *ctx, gt_dataset *dataset, const gt
  * returns, even when interrupted, makes this wait: nothing it may touch is freed under it. NULL is allowed. @since 0.1 */
 GT_API void gt_loader_destroy(gt_loader *loader);
 
-/* The next batch: samples [count, ...] and labels [count, ...], new tensors of the innermost scope (or the caller's own). At the epoch's end
+/* The next batch: samples x [count, ...] and labels y [count, ...], new tensors of the innermost scope (or the caller's own). At the epoch's end
  * GT_OK with *count 0 and both NULL. y is NULL (and may be passed as NULL) without labels. WORKER or BAD_LABEL naming the sample that failed;
  * TIMEOUT naming one that takes longer than options.timeout: the epoch is then over, and gt_loader_start_epoch begins another. OUT_OF_MEMORY
  * loses no batch. Waits for workers if they are slower, and for copies made at least `prefetch / 2` batches ago. @since 0.1 */
@@ -147,7 +149,7 @@ GT_API gt_status gt_loader_next(gt_loader *loader, gt_tensor **x, gt_tensor **y,
 GT_API gt_status gt_loader_start_epoch(gt_loader *loader, int64_t epoch);
 /* Where the loader is: the epoch, and how many of its batches were handed out. Both may be NULL. @since 0.1 */
 GT_API gt_status gt_loader_state_get(const gt_loader *loader, int64_t *epoch, int64_t *batch);
-/* Continues there: the same samples follow as they would have. @since 0.1 */
+/* Continues at that batch of that epoch: the same samples follow as they would have. @since 0.1 */
 GT_API gt_status gt_loader_state_set(gt_loader *loader, int64_t epoch, int64_t batch);
 
 /* These return 0 or NULL for a NULL loader. */

@@ -27,6 +27,7 @@
 
 GT_EXTERN_C_BEGIN
 
+/* What the doctor has found. */
 typedef struct gt_doctor_report gt_doctor_report;
 
 /* The exit codes of gtrain-doctor. */
@@ -37,6 +38,7 @@ enum {
     GT_DOCTOR_BROKEN = 2    /* a GPU should be usable and is not; the first fault says why */
 };
 
+/* How bad a fault is. */
 typedef int32_t gt_doctor_severity;
 enum {
     GT_DOCTOR_ERROR = 0,   /* no GPU can be used because of it */
@@ -74,6 +76,7 @@ enum {
     X(CPU_LIMITED, 26, "the process is given less CPU time than it sees cores")                                                            \
     X(OMP_SETTING, 27, "a setting of OpenMP's takes cores away")
 
+/* The faults, as GT_DOCTOR_FAULT_LIST has them. */
 typedef int32_t gt_doctor_fault_kind;
 enum {
 #define GT_DOCTOR_FAULT_ENUM(name, value, text) GT_DOCTOR_##name = value,
@@ -83,11 +86,11 @@ enum {
 
 /* Fields may be added at its end. */
 typedef struct gt_doctor_fault {
-    gt_doctor_fault_kind kind;
-    gt_doctor_severity severity;
-    const char *what;    /* one sentence, with the names and numbers */
-    const char *remedy;  /* what to do about it */
-    const char *command; /* that does it, for a shell; "" where there is none */
+    gt_doctor_fault_kind kind;   /* which fault it is */
+    gt_doctor_severity severity; /* what it keeps one from */
+    const char *what;            /* one sentence, with the names and numbers */
+    const char *remedy;          /* what to do about it */
+    const char *command;         /* that does it, for a shell; "" where there is none */
 } gt_doctor_fault;
 
 typedef struct gt_doctor_options {
@@ -111,7 +114,7 @@ GT_API gt_status gt_doctor(const gt_doctor_options *options, gt_doctor_report **
 /* NULL is allowed. @since 0.1 */
 GT_API void gt_doctor_report_destroy(gt_doctor_report *report);
 
-GT_API gt_doctor_verdict gt_doctor_report_verdict(const gt_doctor_report *report); /* @since 0.1 */
+GT_API gt_doctor_verdict gt_doctor_report_verdict(const gt_doctor_report *report); /* whether a GPU can be trained on. @since 0.1 */
 /* The number of faults. @since 0.1 */
 GT_API int32_t gt_doctor_report_faults(const gt_doctor_report *report);
 /* The fault of that number, from 0: errors first, and of those the one to mend first. NULL beyond the last one. Lives as long as the report. @since 0.1 */

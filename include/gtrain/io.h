@@ -29,11 +29,12 @@ GT_EXTERN_C_BEGIN
 
 /* A piece of text with a name, kept in a file beside its tensors. Both are UTF-8. Complete: will not grow. */
 typedef struct gt_text_pair {
-    const char *key;
-    const char *value;
+    const char *key;   /* its name */
+    const char *value; /* the text */
 } gt_text_pair;
 
 /* --- safetensors: tensors by name, as in https://github.com/huggingface/safetensors --------------------------------------------------------- */
+/* A file that is open for reading. */
 typedef struct gt_safetensors gt_safetensors;
 
 /* Opens a file for reading and checks its header; tensors are mapped into memory and read when they are asked for. Any thread may use an open file,
@@ -42,15 +43,16 @@ typedef struct gt_safetensors gt_safetensors;
 GT_API gt_status gt_safetensors_open(const char *path, gt_safetensors **file);
 GT_API void gt_safetensors_close(gt_safetensors *file); /* NULL is allowed. @since 0.1 */
 
+/* What a file says of one of its tensors. */
 typedef struct gt_safetensors_info {
     uint32_t struct_size;
-    gt_dtype dtype;         /* -1: one that gtrain has no tensors of; dtype_name says which */
-    const char *name;       /* valid while the file is open, as all pointers here */
-    const char *dtype_name; /* as the format spells it: "F32", "BF16", "BOOL" … */
-    const void *data;       /* its bytes, row-major and little-endian, perhaps not aligned */
-    uint64_t bytes;
-    int64_t shape[GT_MAX_DIMS];
-    int32_t ndim;
+    gt_dtype dtype;             /* -1: one that gtrain has no tensors of; dtype_name says which */
+    const char *name;           /* valid while the file is open, as all pointers here */
+    const char *dtype_name;     /* as the format spells it: "F32", "BF16", "BOOL" … */
+    const void *data;           /* its bytes, row-major and little-endian, perhaps not aligned */
+    uint64_t bytes;             /* of data */
+    int64_t shape[GT_MAX_DIMS]; /* ndim entries */
+    int32_t ndim;               /* number of axes */
     int32_t padding;
 } gt_safetensors_info;
 GT_API gt_status gt_safetensors_info_init(gt_safetensors_info *info, size_t size); /* @since 0.1 */
@@ -77,15 +79,17 @@ GT_API gt_status gt_safetensors_save(const char *path, const char *const *names,
 /* --- modules --------------------------------------------------------------------------------------------------------------------------------
  * Parameters and buffers by the names of gt_module_parameter and gt_module_buffer, which are PyTorch's: what safetensors.torch saves of the same network fits, and
  * the other way round. */
-GT_API gt_status gt_module_save(gt_module *module, const char *path, const gt_text_pair *metadata, int32_t n_metadata); /* @since 0.1 */
+/* Writes a module's parameters and buffers, and texts, as gt_safetensors_save does, with its errors. @since 0.1 */
+GT_API gt_status gt_module_save(gt_module *module, const char *path, const gt_text_pair *metadata, int32_t n_metadata);
 
+/* How a file and a module differ. */
 typedef int32_t gt_mismatch;
 enum {
     GT_MISMATCH_MISSING = 0,    /* the file has no such tensor */
     GT_MISMATCH_UNEXPECTED = 1, /* there is no place for a tensor of the file */
     GT_MISMATCH_DIFFERENT = 2   /* shape, dtype or value do not fit */
 };
-/* `text` says what does not fit, with the numbers. Both are valid during the call. */
+/* Told of a mismatch of that `kind`: `name` is the tensor's, `text` says what does not fit, with the numbers. Both are valid during the call. */
 typedef void (*gt_mismatch_fn)(void *user, gt_mismatch kind, const char *name, const char *text);
 
 typedef struct gt_module_load_options {
@@ -109,15 +113,15 @@ GT_API gt_status gt_module_load(gt_module *module, const char *path, const gt_mo
  * empty updates anew; the scaler goes on counting its own. */
 typedef struct gt_state_parts {
     uint32_t struct_size;
-    int32_t n_optimizers;
+    int32_t n_optimizers;            /* in `optimizers` */
     gt_module *module;               /* each may be NULL, but not all of module, optimizers and trainer */
     gt_optimizer *const *optimizers; /* n_optimizers; kept by their number in this list */
-    gt_scaler *scaler;
-    gt_window *window;
-    gt_trainer *trainer;          /* stands in for module, optimizers, scaler and window where these are not given */
-    gt_loader *loader;            /* training data: the position, and what makes the order (seed, batch size, samples), which must fit */
-    const gt_text_pair *metadata; /* texts of your own to save; not read by gt_state_load: see gt_safetensors_metadata */
-    int32_t n_metadata;
+    gt_scaler *scaler;               /* loss scaling */
+    gt_window *window;               /* the updates that a schedule counts */
+    gt_trainer *trainer;             /* stands in for module, optimizers, scaler and window where these are not given */
+    gt_loader *loader;               /* training data: the position, and what makes the order (seed, batch size, samples), which must fit */
+    const gt_text_pair *metadata;    /* texts of your own to save; not read by gt_state_load: see gt_safetensors_metadata */
+    int32_t n_metadata;              /* in `metadata` */
     int32_t padding;
     gt_mismatch_fn on_mismatch; /* gt_state_load: told every mismatch; NULL: nobody */
     void *user;                 /* handed to on_mismatch */
@@ -134,9 +138,9 @@ GT_API gt_status gt_state_load(const char *path, const gt_state_parts *parts);
 /* For runs that keep several states, named <prefix><number>.safetensors ("run/state-", 120: "run/state-000120.safetensors"). `needed` as in gt_module_describe.
  * @since 0.1 */
 GT_API gt_status gt_state_path(const char *prefix, int64_t number, char *path, size_t size, size_t *needed);
-/* The one with the greatest number: its path as above, and its number (may be NULL). NOT_FOUND. @since 0.1 */
+/* Of those with that `prefix` the one with the greatest number: its path as above, and its number (may be NULL). NOT_FOUND. @since 0.1 */
 GT_API gt_status gt_state_latest(const char *prefix, char *path, size_t size, size_t *needed, int64_t *number);
-/* Removes all but the `keep` (from 1) with the greatest numbers. Call it after saving. IO naming the first file that could not be removed. @since 0.1 */
+/* Removes all states with that `prefix` but the `keep` (from 1) with the greatest numbers. Call it after saving. IO naming the first file that could not be removed. @since 0.1 */
 GT_API gt_status gt_state_keep_last(const char *prefix, int32_t keep);
 
 GT_EXTERN_C_END

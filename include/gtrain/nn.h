@@ -59,14 +59,16 @@ GT_API const char *gt_module_kind(const gt_module *module);        /* "Linear" â
 GT_API const char *gt_module_path(const gt_module *module);        /* "layer1.0.conv1" from the root; "" for the root. @since 0.1 */
 GT_API gt_context *gt_module_context(const gt_module *module);     /* borrowed; NULL once it was destroyed. @since 0.1 */
 GT_API int32_t gt_module_parameter_count(const gt_module *module); /* tensors; 0 for NULL. @since 0.1 */
-/* `name` and `tensor` may be NULL. BAD_ARGUMENT for an index outside. @since 0.1 */
+/* The parameter of that index and its name; `name` and `tensor` may be NULL. BAD_ARGUMENT for an index outside. @since 0.1 */
 GT_API gt_status gt_module_parameter(gt_module *module, int32_t index, const char **name, gt_tensor **tensor);
-GT_API int32_t gt_module_buffer_count(const gt_module *module);                                             /* @since 0.1 */
-GT_API gt_status gt_module_buffer(gt_module *module, int32_t index, const char **name, gt_tensor **tensor); /* @since 0.1 */
+GT_API int32_t gt_module_buffer_count(const gt_module *module); /* tensors; 0 for NULL. @since 0.1 */
+/* as gt_module_parameter. @since 0.1 */
+GT_API gt_status gt_module_buffer(gt_module *module, int32_t index, const char **name, gt_tensor **tensor);
 /* The parameter or buffer of that name. NOT_FOUND, with the names that there are nearby. @since 0.1 */
 GT_API gt_status gt_module_find(gt_module *module, const char *name, gt_tensor **tensor);
-GT_API int32_t gt_module_child_count(const gt_module *module);                                            /* direct children. @since 0.1 */
-GT_API gt_status gt_module_child(gt_module *module, int32_t index, const char **name, gt_module **child); /* @since 0.1 */
+GT_API int32_t gt_module_child_count(const gt_module *module); /* direct children. @since 0.1 */
+/* as gt_module_parameter. @since 0.1 */
+GT_API gt_status gt_module_child(gt_module *module, int32_t index, const char **name, gt_module **child);
 /* The module of a dotted path below this one; "" is the module itself. NOT_FOUND. @since 0.1 */
 GT_API gt_status gt_module_find_module(gt_module *module, const char *path, gt_module **found);
 /* Number of elements and bytes of all parameters, tied ones once. Either may be NULL. @since 0.1 */
@@ -82,7 +84,7 @@ typedef struct gt_nn_linear_options {
     int32_t bias; /* default 1 */
 } gt_nn_linear_options;
 GT_API gt_status gt_nn_linear_options_init(gt_nn_linear_options *options, size_t size); /* @since 0.1 */
-/* x [..., in] -> [..., out]. weight [out, in], bias [out]; both U(-1/sqrt(in), 1/sqrt(in)). @since 0.1 */
+/* x [..., in] -> [..., out], of in_features and out_features. weight [out, in], bias [out]; both U(-1/sqrt(in), 1/sqrt(in)). @since 0.1 */
 GT_API gt_module *gt_nn_linear(gt_context *ctx, int64_t in_features, int64_t out_features, const gt_nn_linear_options *options);
 
 typedef struct gt_nn_conv2d_options {
@@ -95,7 +97,7 @@ typedef struct gt_nn_conv2d_options {
     int64_t groups;      /* default 1 */
 } gt_nn_conv2d_options;
 GT_API gt_status gt_nn_conv2d_options_init(gt_nn_conv2d_options *options, size_t size); /* @since 0.1 */
-/* weight [out, in / groups, kh, kw], stored channels-last; bias [out]; both U(-b, b), b = 1 / sqrt(in / groups * kh * kw). @since 0.1 */
+/* A convolution of in_channels with out_channels kernels of kernel x kernel. weight [out, in / groups, kh, kw], stored channels-last; bias [out]; both U(-b, b), b = 1 / sqrt(in / groups * kh * kw). @since 0.1 */
 GT_API gt_module *gt_nn_conv2d(gt_context *ctx, int64_t in_channels, int64_t out_channels, int64_t kernel,
                                const gt_nn_conv2d_options *options);
 
@@ -108,7 +110,7 @@ typedef struct gt_nn_batch_norm_options {
     double momentum; /* default 0.1: how far the running statistics move a step */
 } gt_nn_batch_norm_options;
 GT_API gt_status gt_nn_batch_norm_options_init(gt_nn_batch_norm_options *options, size_t size); /* @since 0.1 */
-/* x [N, C] or [N, C, H, W]. weight 1, bias 0 [C]; buffers running_mean 0, running_var 1 [C] and num_batches_tracked, an i64 scalar that is brought
+/* x [N, C] or [N, C, H, W], C being `features`. weight 1, bias 0 [C]; buffers running_mean 0, running_var 1 [C] and num_batches_tracked, an i64 scalar that is brought
  * up to date when it is asked for by name or number. @since 0.1 */
 GT_API gt_module *gt_nn_batch_norm(gt_context *ctx, int64_t features, const gt_nn_batch_norm_options *options);
 
@@ -125,19 +127,21 @@ GT_API gt_module *gt_nn_layer_norm(gt_context *ctx, int32_t n_axes, const int64_
 GT_API gt_module *gt_nn_embedding(gt_context *ctx, int64_t rows, int64_t width);
 
 /* --- layers without parameters -------------------------------------------------------------------------------------------------- */
-GT_API gt_module *gt_nn_identity(gt_context *ctx); /* its input. @since 0.1 */
-GT_API gt_module *gt_nn_relu(gt_context *ctx);     /* @since 0.1 */
-/* tanh_approximation != 0: as in GPT-2. @since 0.1 */
+GT_API gt_module *gt_nn_identity(gt_context *ctx); /* gives back its input. @since 0.1 */
+GT_API gt_module *gt_nn_relu(gt_context *ctx);     /* gt_relu as a layer. @since 0.1 */
+/* gt_gelu as a layer; tanh_approximation != 0: gt_gelu_tanh. @since 0.1 */
 GT_API gt_module *gt_nn_gelu(gt_context *ctx, int32_t tanh_approximation);
-GT_API gt_module *gt_nn_silu(gt_context *ctx);    /* @since 0.1 */
-GT_API gt_module *gt_nn_tanh(gt_context *ctx);    /* @since 0.1 */
-GT_API gt_module *gt_nn_sigmoid(gt_context *ctx); /* @since 0.1 */
-/* options->kernel 0 means the square `kernel`, options->stride 0 the kernel's size. @since 0.1 */
+GT_API gt_module *gt_nn_silu(gt_context *ctx);    /* gt_silu as a layer. @since 0.1 */
+GT_API gt_module *gt_nn_tanh(gt_context *ctx);    /* gt_tanh as a layer. @since 0.1 */
+GT_API gt_module *gt_nn_sigmoid(gt_context *ctx); /* gt_sigmoid as a layer. @since 0.1 */
+/* gt_max_pool2d as a layer. options->kernel 0 means the square `kernel`, options->stride 0 the kernel's size. @since 0.1 */
 GT_API gt_module *gt_nn_max_pool2d(gt_context *ctx, int64_t kernel, const gt_pool2d_options *options);
-GT_API gt_module *gt_nn_avg_pool2d(gt_context *ctx, int64_t kernel, const gt_pool2d_options *options); /* @since 0.1 */
-GT_API gt_module *gt_nn_adaptive_avg_pool2d(gt_context *ctx, int64_t height, int64_t width);           /* @since 0.1 */
-GT_API gt_module *gt_nn_dropout(gt_context *ctx, double probability);                                  /* 0 <= p <= 1. @since 0.1 */
-GT_API gt_module *gt_nn_flatten(gt_context *ctx, int32_t start_axis); /* 1 keeps the batch axis. @since 0.1 */
+/* as gt_nn_max_pool2d, with the mean of each window. @since 0.1 */
+GT_API gt_module *gt_nn_avg_pool2d(gt_context *ctx, int64_t kernel, const gt_pool2d_options *options);
+/* gt_adaptive_avg_pool2d to height x width. @since 0.1 */
+GT_API gt_module *gt_nn_adaptive_avg_pool2d(gt_context *ctx, int64_t height, int64_t width);
+GT_API gt_module *gt_nn_dropout(gt_context *ctx, double probability); /* gt_dropout with 0 <= probability <= 1. @since 0.1 */
+GT_API gt_module *gt_nn_flatten(gt_context *ctx, int32_t start_axis); /* gt_flatten; start_axis 1 keeps the batch axis. @since 0.1 */
 
 /* --- containers. They take over a child that is added, and destroy it if adding fails; only a child that has an owner already (BAD_STATE)
  * is left alone. After a failed add the container refuses to run, with that error: see gt_module_check. */
@@ -146,7 +150,7 @@ GT_API gt_module *gt_nn_flatten(gt_context *ctx, int32_t start_axis); /* 1 keeps
 GT_API gt_module *gt_nn_sequential(gt_context *ctx);
 /* The same from `count` children. If one is NULL or fails, all are destroyed and NULL is returned. @since 0.1 */
 GT_API gt_module *gt_nn_sequential_from(gt_context *ctx, gt_module *const *children, int32_t count);
-GT_API gt_status gt_nn_sequential_add(gt_module *sequential, gt_module *child); /* @since 0.1 */
+GT_API gt_status gt_nn_sequential_add(gt_module *sequential, gt_module *child); /* appends a child, named by its number. @since 0.1 */
 /* With a name of its own, without dots, instead of its number. @since 0.1 */
 GT_API gt_status gt_nn_sequential_add_named(gt_module *sequential, const char *name, gt_module *child);
 
@@ -163,16 +167,19 @@ GT_API gt_module *gt_nn_residual(gt_module *body, gt_module *shortcut, const gt_
 /* ResNet's blocks with torchvision's names: conv1, bn1, conv2, bn2 (and conv3, bn3), downsample.0 and .1 where the shape changes.
  * Basic: two 3x3 convolutions, in_channels -> channels. Bottleneck: 1x1, 3x3 (with the stride), 1x1, in_channels -> 4 * width. @since 0.1 */
 GT_API gt_module *gt_nn_resnet_basic_block(gt_context *ctx, int64_t in_channels, int64_t channels, int64_t stride);
-GT_API gt_module *gt_nn_resnet_bottleneck(gt_context *ctx, int64_t in_channels, int64_t width, int64_t stride); /* @since 0.1 */
+/* the other block. @since 0.1 */
+GT_API gt_module *gt_nn_resnet_bottleneck(gt_context *ctx, int64_t in_channels, int64_t width, int64_t stride);
 /* Whole networks for images [N, 3, H, W] -> [N, classes] with torchvision's names: conv1, bn1, layer1.0.conv1 â€¦ fc; a block's stride is on its 3x3
  * convolution, convolutions start as N(0, sqrt(2 / fan_out)). @since 0.1 */
 GT_API gt_module *gt_nn_resnet18(gt_context *ctx, int64_t classes);
-GT_API gt_module *gt_nn_resnet50(gt_context *ctx, int64_t classes); /* @since 0.1 */
+GT_API gt_module *gt_nn_resnet50(gt_context *ctx, int64_t classes); /* the same of 3, 4, 6 and 3 bottlenecks. @since 0.1 */
 
 /* --- modules of your own ----------------------------------------------------------------------------------------------------------
  * `forward` computes with ops and with the forward of its children. What it makes is released when it returns, but for the result (unless backward
  * needs it). It returns NULL after an op failed, keeping that error; NULL without an error is CALLBACK. */
+/* `inputs` has `count` tensors. */
 typedef gt_tensor *(*gt_nn_forward_fn)(void *user, gt_module *module, gt_tensor *const *inputs, int32_t count);
+/* Frees what `user` points to. */
 typedef void (*gt_nn_destroy_fn)(void *user);
 typedef struct gt_nn_custom_options {
     uint32_t struct_size;
@@ -183,12 +190,13 @@ typedef struct gt_nn_custom_options {
     gt_nn_destroy_fn destroy; /* called once when the module is destroyed; NULL: nothing. Not called if the constructor fails */
 } gt_nn_custom_options;
 GT_API gt_status gt_nn_custom_options_init(gt_nn_custom_options *options, size_t size); /* @since 0.1 */
-GT_API gt_module *gt_nn_custom(gt_context *ctx, const gt_nn_custom_options *options);   /* @since 0.1 */
+/* a module without parameters or children yet. @since 0.1 */
+GT_API gt_module *gt_nn_custom(gt_context *ctx, const gt_nn_custom_options *options);
 /* The add functions are for modules from gt_nn_custom (else BAD_STATE). Names are not empty, have no dots and are used once in a module.
  * A parameter is a floating-point leaf; it is retained, named and made to require a gradient. keep_f32 != 0: gt_module_to_dtype leaves it f32 in half
  * precision. @since 0.1 */
 GT_API gt_status gt_module_add_parameter(gt_module *module, const char *name, gt_tensor *tensor, int32_t keep_f32);
-/* A buffer belongs to the state but has no gradient. @since 0.1 */
+/* As gt_module_add_parameter; a buffer belongs to the state but has no gradient. @since 0.1 */
 GT_API gt_status gt_module_add_buffer(gt_module *module, const char *name, gt_tensor *tensor, int32_t keep_f32);
 /* Takes over `child`, as containers do. @since 0.1 */
 GT_API gt_status gt_module_add_child(gt_module *module, const char *name, gt_module *child);
@@ -201,17 +209,21 @@ GT_API gt_status gt_module_replace_child(gt_module *module, const char *name, gt
 /* --- initialisation: overwrites a floating-point tensor from the context's random stream. Fans as in PyTorch: shape [out, in, ...]; fewer than two axes are
  * BAD_SHAPE. */
 typedef int32_t gt_nn_fan;
-enum { GT_NN_FAN_IN = 0, GT_NN_FAN_OUT = 1 };
-GT_API gt_status gt_nn_init_constant(gt_tensor *tensor, double value);                /* @since 0.1 */
+enum {
+    GT_NN_FAN_IN = 0, /* keeps the size of activations in the forward */
+    GT_NN_FAN_OUT = 1 /* keeps the size of gradients in the backward */
+};
+GT_API gt_status gt_nn_init_constant(gt_tensor *tensor, double value);                /* every element is `value`. @since 0.1 */
 GT_API gt_status gt_nn_init_uniform(gt_tensor *tensor, double low, double high);      /* [low, high). @since 0.1 */
-GT_API gt_status gt_nn_init_normal(gt_tensor *tensor, double mean, double deviation); /* @since 0.1 */
+GT_API gt_status gt_nn_init_normal(gt_tensor *tensor, double mean, double deviation); /* N(mean, deviation^2). @since 0.1 */
 /* Glorot & Bengio 2010. U(-a, a), a = gain sqrt(6 / (in + out)); N(0, gain sqrt(2 / (in + out))). @since 0.1 */
 GT_API gt_status gt_nn_init_xavier_uniform(gt_tensor *tensor, double gain);
-GT_API gt_status gt_nn_init_xavier_normal(gt_tensor *tensor, double gain); /* @since 0.1 */
-/* He et al. 2015, for a leaky relu of that negative slope (relu: 0): g = sqrt(2 / (1 + slope^2)); U(-a, a), a = g sqrt(3 / fan);
+GT_API gt_status gt_nn_init_xavier_normal(gt_tensor *tensor, double gain); /* the same with a normal distribution. @since 0.1 */
+/* He et al. 2015, for a leaky relu of that negative_slope (relu: 0): g = sqrt(2 / (1 + slope^2)); U(-a, a), a = g sqrt(3 / fan);
  * N(0, g / sqrt(fan)). @since 0.1 */
 GT_API gt_status gt_nn_init_kaiming_uniform(gt_tensor *tensor, double negative_slope, gt_nn_fan fan);
-GT_API gt_status gt_nn_init_kaiming_normal(gt_tensor *tensor, double negative_slope, gt_nn_fan fan); /* @since 0.1 */
+/* the same with a normal distribution. @since 0.1 */
+GT_API gt_status gt_nn_init_kaiming_normal(gt_tensor *tensor, double negative_slope, gt_nn_fan fan);
 
 GT_EXTERN_C_END
 #endif

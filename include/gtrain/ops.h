@@ -22,24 +22,24 @@ GT_EXTERN_C_BEGIN
 
 /* --- elementwise, two tensors: NumPy broadcasting. maximum/minimum: NaN if either is NaN; where equal, each side gets half of
  * the gradient (as PyTorch). add, sub, mul also take i32 and i64 (no gradient). */
-GT_API gt_tensor *gt_add(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
-GT_API gt_tensor *gt_sub(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
-GT_API gt_tensor *gt_mul(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
-GT_API gt_tensor *gt_div(gt_tensor *a, gt_tensor *b);     /* @since 0.1 */
-GT_API gt_tensor *gt_maximum(gt_tensor *a, gt_tensor *b); /* @since 0.1 */
-GT_API gt_tensor *gt_minimum(gt_tensor *a, gt_tensor *b); /* @since 0.1 */
+GT_API gt_tensor *gt_add(gt_tensor *a, gt_tensor *b);     /* a + b. @since 0.1 */
+GT_API gt_tensor *gt_sub(gt_tensor *a, gt_tensor *b);     /* a - b. @since 0.1 */
+GT_API gt_tensor *gt_mul(gt_tensor *a, gt_tensor *b);     /* a * b. @since 0.1 */
+GT_API gt_tensor *gt_div(gt_tensor *a, gt_tensor *b);     /* a / b. @since 0.1 */
+GT_API gt_tensor *gt_maximum(gt_tensor *a, gt_tensor *b); /* the larger of the two. @since 0.1 */
+GT_API gt_tensor *gt_minimum(gt_tensor *a, gt_tensor *b); /* the smaller of the two. @since 0.1 */
 /* 1 where equal, else 0, in the inputs' dtype (all dtypes); no gradient. @since 0.1 */
 GT_API gt_tensor *gt_equal(gt_tensor *a, gt_tensor *b);
 
 /* --- elementwise, one tensor */
-GT_API gt_tensor *gt_neg(gt_tensor *x);                      /* @since 0.1 */
-GT_API gt_tensor *gt_abs(gt_tensor *x);                      /* gradient sign(x), 0 at 0. @since 0.1 */
-GT_API gt_tensor *gt_square(gt_tensor *x);                   /* @since 0.1 */
-GT_API gt_tensor *gt_sqrt(gt_tensor *x);                     /* @since 0.1 */
-GT_API gt_tensor *gt_exp(gt_tensor *x);                      /* @since 0.1 */
-GT_API gt_tensor *gt_log(gt_tensor *x);                      /* @since 0.1 */
-GT_API gt_tensor *gt_tanh(gt_tensor *x);                     /* @since 0.1 */
-GT_API gt_tensor *gt_sigmoid(gt_tensor *x);                  /* @since 0.1 */
+GT_API gt_tensor *gt_neg(gt_tensor *x);                      /* -x. @since 0.1 */
+GT_API gt_tensor *gt_abs(gt_tensor *x);                      /* |x|; gradient sign(x), 0 at 0. @since 0.1 */
+GT_API gt_tensor *gt_square(gt_tensor *x);                   /* x * x. @since 0.1 */
+GT_API gt_tensor *gt_sqrt(gt_tensor *x);                     /* square root; NaN below 0. @since 0.1 */
+GT_API gt_tensor *gt_exp(gt_tensor *x);                      /* e ^ x. @since 0.1 */
+GT_API gt_tensor *gt_log(gt_tensor *x);                      /* natural logarithm; -inf at 0, NaN below. @since 0.1 */
+GT_API gt_tensor *gt_tanh(gt_tensor *x);                     /* hyperbolic tangent. @since 0.1 */
+GT_API gt_tensor *gt_sigmoid(gt_tensor *x);                  /* 1 / (1 + e ^ -x). @since 0.1 */
 GT_API gt_tensor *gt_relu(gt_tensor *x);                     /* max(x, 0); NaN stays NaN; gradient 0 at 0. @since 0.1 */
 GT_API gt_tensor *gt_gelu(gt_tensor *x);                     /* x Phi(x) with erf (Hendrycks & Gimpel 2016). @since 0.1 */
 GT_API gt_tensor *gt_gelu_tanh(gt_tensor *x);                /* its tanh approximation, as in GPT-2. @since 0.1 */
@@ -57,23 +57,26 @@ GT_API gt_tensor *gt_contiguous(gt_tensor *x);
 GT_API gt_tensor *gt_channels_last(gt_tensor *x);
 
 /* --- shape: views where possible (they share memory with x); any dtype */
-GT_API gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim,
-                             const int64_t *shape);             /* one entry may be -1; copies if strides demand it. @since 0.1 */
-GT_API gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis); /* [N,C,H,W] from axis 1: [N, C*H*W]. @since 0.1 */
-GT_API gt_tensor *gt_transpose(gt_tensor *x, int32_t axis0, int32_t axis1);    /* @since 0.1 */
-GT_API gt_tensor *gt_permute(gt_tensor *x, const int32_t *axes);               /* ndim entries. @since 0.1 */
+/* one entry may be -1; copies if strides demand it. @since 0.1 */
+GT_API gt_tensor *gt_reshape(gt_tensor *x, int32_t ndim, const int64_t *shape);
+/* the axes from start_axis on as one: [N,C,H,W] from 1: [N, C*H*W]. @since 0.1 */
+GT_API gt_tensor *gt_flatten(gt_tensor *x, int32_t start_axis);
+GT_API gt_tensor *gt_transpose(gt_tensor *x, int32_t axis0, int32_t axis1);    /* axis0 and axis1 exchanged. @since 0.1 */
+GT_API gt_tensor *gt_permute(gt_tensor *x, const int32_t *axes);               /* the axes in another order; ndim entries. @since 0.1 */
 GT_API gt_tensor *gt_expand(gt_tensor *x, int32_t ndim, const int64_t *shape); /* broadcast; stride 0 where repeated. @since 0.1 */
-GT_API gt_tensor *gt_slice(gt_tensor *x, int32_t axis, int64_t start, int64_t stop,
-                           int64_t step); /* as Python's x[start:stop:step], step > 0. @since 0.1 */
-GT_API gt_tensor *gt_concat(gt_tensor *const *tensors, int32_t count, int32_t axis); /* copies. @since 0.1 */
+/* as Python's x[start:stop:step] on that axis, step > 0. @since 0.1 */
+GT_API gt_tensor *gt_slice(gt_tensor *x, int32_t axis, int64_t start, int64_t stop, int64_t step);
+/* one behind the other along `axis`; copies. @since 0.1 */
+GT_API gt_tensor *gt_concat(gt_tensor *const *tensors, int32_t count, int32_t axis);
 /* before[i], after[i]: elements added on each side of axis i (>= 0), filled with value. Floating dtypes. @since 0.1 */
 GT_API gt_tensor *gt_pad(gt_tensor *x, const int64_t *before, const int64_t *after, double value);
 
 /* --- reductions over `n_axes` axes (n_axes 0: all). keep_dims != 0 keeps the reduced axes with size 1. Over nothing: sum 0, mean NaN,
  * max is BAD_SHAPE. max: the gradient is shared equally among equal maxima; NaN if any is NaN. sum also takes i32 and i64. */
-GT_API gt_tensor *gt_sum(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);  /* @since 0.1 */
-GT_API gt_tensor *gt_mean(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims); /* @since 0.1 */
-GT_API gt_tensor *gt_max(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);  /* @since 0.1 */
+/* the sum of elements; half precision is summed in f32. @since 0.1 */
+GT_API gt_tensor *gt_sum(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);
+GT_API gt_tensor *gt_mean(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims); /* the sum over the count. @since 0.1 */
+GT_API gt_tensor *gt_max(gt_tensor *x, const int32_t *axes, int32_t n_axes, int32_t keep_dims);  /* the largest element. @since 0.1 */
 /* Index (i64) of the first maximum along one axis; NaN counts as the maximum. @since 0.1 */
 GT_API gt_tensor *gt_argmax(gt_tensor *x, int32_t axis, int32_t keep_dims);
 
@@ -81,8 +84,12 @@ GT_API gt_tensor *gt_argmax(gt_tensor *x, int32_t axis, int32_t keep_dims);
 /* [..., M, K] x [..., K, N] = [..., M, N]; leading axes broadcast; both at least 2-dimensional. @since 0.1 */
 GT_API gt_tensor *gt_matmul(gt_tensor *a, gt_tensor *b);
 
+/* What is applied to a result in the same op. */
 typedef int32_t gt_activation;
-enum { GT_ACTIVATION_NONE = 0, GT_ACTIVATION_RELU = 1 };
+enum {
+    GT_ACTIVATION_NONE = 0, /* the identity */
+    GT_ACTIVATION_RELU = 1  /* gt_relu */
+};
 
 /* x [..., in], weight [out, in], bias [out] or NULL: x weight^T + bias. @since 0.1 */
 GT_API gt_tensor *gt_linear(gt_tensor *x, gt_tensor *weight, gt_tensor *bias);
@@ -110,9 +117,10 @@ typedef struct gt_pool2d_options {
     int64_t padding[2];        /* at most half the kernel; default 0 */
 } gt_pool2d_options;
 GT_API gt_status gt_pool2d_options_init(gt_pool2d_options *options, size_t size); /* @since 0.1 */
-GT_API gt_tensor *gt_max_pool2d(gt_tensor *x, const gt_pool2d_options *options);  /* the gradient goes to the first maximum. @since 0.1 */
-GT_API gt_tensor *gt_avg_pool2d(gt_tensor *x, const gt_pool2d_options *options);  /* @since 0.1 */
-/* Windows as in PyTorch: [floor(i H / h), ceil((i + 1) H / h)). @since 0.1 */
+/* the largest of each window; the gradient goes to the first. @since 0.1 */
+GT_API gt_tensor *gt_max_pool2d(gt_tensor *x, const gt_pool2d_options *options);
+GT_API gt_tensor *gt_avg_pool2d(gt_tensor *x, const gt_pool2d_options *options); /* the mean of each window. @since 0.1 */
+/* Means of height x width windows, as in PyTorch: [floor(i H / h), ceil((i + 1) H / h)). @since 0.1 */
 GT_API gt_tensor *gt_adaptive_avg_pool2d(gt_tensor *x, int64_t height, int64_t width);
 
 /* --- normalisation. Statistics, weight and bias are f32 for half-precision x (f64 for f64). */
@@ -122,7 +130,7 @@ GT_API gt_tensor *gt_adaptive_avg_pool2d(gt_tensor *x, int64_t height, int64_t w
  * Ioffe & Szegedy 2015. @since 0.1 */
 GT_API gt_tensor *gt_batch_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_tensor *running_mean, gt_tensor *running_var,
                                 int32_t training, double momentum, double epsilon);
-/* activation(batch_norm(x) + residual) in one op; residual has x's shape and dtype, or is NULL for none. With relu its backward keeps x (and, with a
+/* activation(batch_norm(x) + residual) in one op, with the other arguments as in gt_batch_norm; residual has x's shape and dtype, or is NULL for none. With relu its backward keeps x (and, with a
  * residual, the result) but nothing in between. Parameters and errors as gt_batch_norm's. @since 0.1 */
 GT_API gt_tensor *gt_batch_norm_activation(gt_tensor *x, gt_tensor *weight, gt_tensor *bias, gt_tensor *running_mean,
                                            gt_tensor *running_var, gt_tensor *residual, int32_t training, double momentum, double epsilon,
@@ -134,11 +142,16 @@ GT_API gt_tensor *gt_layer_norm(gt_tensor *x, gt_tensor *weight, gt_tensor *bias
 GT_API gt_tensor *gt_dropout(gt_tensor *x, double probability, int32_t training);
 
 /* --- classification and losses */
-GT_API gt_tensor *gt_softmax(gt_tensor *x, int32_t axis);     /* @since 0.1 */
-GT_API gt_tensor *gt_log_softmax(gt_tensor *x, int32_t axis); /* @since 0.1 */
+GT_API gt_tensor *gt_softmax(gt_tensor *x, int32_t axis);     /* e ^ x over its sum along `axis`. @since 0.1 */
+GT_API gt_tensor *gt_log_softmax(gt_tensor *x, int32_t axis); /* its logarithm, without the loss of precision. @since 0.1 */
 
+/* What a loss makes of the losses of its rows or elements. */
 typedef int32_t gt_reduction;
-enum { GT_REDUCTION_MEAN = 0, GT_REDUCTION_SUM = 1, GT_REDUCTION_NONE = 2 };
+enum {
+    GT_REDUCTION_MEAN = 0, /* over what counts */
+    GT_REDUCTION_SUM = 1,  /* of all */
+    GT_REDUCTION_NONE = 2  /* one loss a row or element */
+};
 
 typedef struct gt_cross_entropy_options {
     uint32_t struct_size;
@@ -156,7 +169,7 @@ GT_API gt_tensor *gt_cross_entropy(gt_tensor *logits, gt_tensor *labels, const g
  * weights, the sum of their weights. For gt_window_micro_end. `loss` is the very result of gt_cross_entropy, before its backward; it must require a
  * gradient. BAD_STATE otherwise. @since 0.1 */
 GT_API gt_tensor *gt_cross_entropy_valid(gt_tensor *loss);
-/* Mean squared error of two tensors of one shape. @since 0.1 */
+/* Squared error of two tensors of one shape, reduced as `reduction` says. @since 0.1 */
 GT_API gt_tensor *gt_mse_loss(gt_tensor *x, gt_tensor *target, gt_reduction reduction);
 /* weight [rows, width]; indices i64 or i32 of any shape [...]: [..., width]. An index out of range is BAD_LABEL, as above. @since 0.1 */
 GT_API gt_tensor *gt_embedding(gt_tensor *weight, gt_tensor *indices);

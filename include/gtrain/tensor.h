@@ -37,12 +37,13 @@ GT_EXTERN_C_BEGIN
     X(I64, "i64", 5, 8)                                                                                                                    \
     X(U8, "u8", 6, 1)
 
+/* Types of elements, as GT_DTYPE_LIST has them. */
 typedef int32_t gt_dtype;
 enum {
 #define GT_DTYPE_ENUM(constant, name, value, bytes) GT_DTYPE_##constant = value,
     GT_DTYPE_LIST(GT_DTYPE_ENUM)
 #undef GT_DTYPE_ENUM
-        GT_DTYPE_COUNT = 7
+        GT_DTYPE_COUNT = 7 /* how many there are */
 };
 
 /* Bytes of one element, 0 for an unknown dtype. @since 0.1 */
@@ -55,8 +56,9 @@ GT_API const char *gt_dtype_name(gt_dtype dtype);
  * the error kept. `shape` has `ndim` entries, 0 <= ndim <= GT_MAX_DIMS; entries may be 0; a scalar has ndim 0. BAD_SHAPE (negative
  * entries, or a size that does not fit in memory's address range), BAD_DTYPE, OUT_OF_MEMORY. None waits for the device. */
 GT_API gt_tensor *gt_tensor_empty(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape); /* contents undefined. @since 0.1 */
-GT_API gt_tensor *gt_tensor_zeros(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape); /* @since 0.1 */
-GT_API gt_tensor *gt_tensor_full(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double value); /* @since 0.1 */
+GT_API gt_tensor *gt_tensor_zeros(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape); /* all elements 0. @since 0.1 */
+/* all elements `value`. @since 0.1 */
+GT_API gt_tensor *gt_tensor_full(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double value);
 /* Copies `bytes` bytes of host memory in logical order; `bytes` must be the tensor's size. The buffer may be reused when the
  * call returns. @since 0.1 */
 GT_API gt_tensor *gt_tensor_from_data(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, const void *data, size_t bytes);
@@ -64,10 +66,11 @@ GT_API gt_tensor *gt_tensor_from_data(gt_context *ctx, gt_dtype dtype, int32_t n
  * none negative; NULL: row-major. `data` is aligned to its elements and must be valid, and ready for the context's stream, until release(user) is called, once, when nothing uses
  * the tensor or a view of it any more, or the context is destroyed; work that is queued may still use it on a GPU. It may be called inside any call that lets go of tensors, and
  * must not call gtrain with this context. NULL: nothing is called. On failure it is not called. @since 0.1 */
-GT_API gt_tensor *gt_tensor_from_memory(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, const int64_t *strides, void *data,
-                                        void (*release)(void *user), void *user);
-/* Uniform in [low, high); normal with mean and standard deviation. Floating-point dtypes. @since 0.1 */
-GT_API gt_tensor *gt_tensor_uniform(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double low, double high); /* @since 0.1 */
+GT_API gt_tensor *gt_tensor_from_memory(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, const int64_t *strides,
+                                        void *data, void (*release)(void *user), void *user);
+/* Uniform in [low, high). Floating-point dtypes. @since 0.1 */
+GT_API gt_tensor *gt_tensor_uniform(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double low, double high);
+/* Normal with that mean and standard deviation `std`. Floating-point dtypes. @since 0.1 */
 GT_API gt_tensor *gt_tensor_normal(gt_context *ctx, gt_dtype dtype, int32_t ndim, const int64_t *shape, double mean, double std);
 /* start, start + step, … : `count` values. @since 0.1 */
 GT_API gt_tensor *gt_tensor_arange(gt_context *ctx, gt_dtype dtype, double start, double step, int64_t count);
@@ -81,8 +84,8 @@ GT_API void gt_tensor_drop(gt_tensor *tensor);
 
 /* --- looking at tensors: never fail for a valid handle, never wait ------------------------------------------------------------ */
 GT_API gt_context *gt_tensor_context(const gt_tensor *tensor);        /* borrowed. @since 0.1 */
-GT_API gt_dtype gt_tensor_dtype(const gt_tensor *tensor);             /* @since 0.1 */
-GT_API int32_t gt_tensor_ndim(const gt_tensor *tensor);               /* @since 0.1 */
+GT_API gt_dtype gt_tensor_dtype(const gt_tensor *tensor);             /* of its elements; -1 for NULL. @since 0.1 */
+GT_API int32_t gt_tensor_ndim(const gt_tensor *tensor);               /* number of axes; -1 for NULL. @since 0.1 */
 GT_API const int64_t *gt_tensor_shape(const gt_tensor *tensor);       /* ndim entries, borrowed. @since 0.1 */
 GT_API const int64_t *gt_tensor_strides(const gt_tensor *tensor);     /* ndim entries, in elements, borrowed. @since 0.1 */
 GT_API int64_t gt_tensor_size(const gt_tensor *tensor, int32_t axis); /* negative axes count from the end; -1 if out of range. @since 0.1 */
@@ -106,7 +109,7 @@ GT_API gt_status gt_tensor_item(gt_tensor *tensor, double *value);
 
 /* --- changes in place ---------------------------------------------------------------------------------------------------------
  * Each bumps the tensor's version: a later backward that needs the old contents fails with SAVED_MODIFIED. */
-GT_API gt_status gt_tensor_fill(gt_tensor *tensor, double value);           /* @since 0.1 */
+GT_API gt_status gt_tensor_fill(gt_tensor *tensor, double value);           /* all elements `value`. @since 0.1 */
 GT_API gt_status gt_tensor_copy(gt_tensor *destination, gt_tensor *source); /* same shape; converts dtype. @since 0.1 */
 
 GT_EXTERN_C_END

@@ -32,6 +32,7 @@
 
 GT_EXTERN_C_BEGIN
 
+/* What a trainer minimises. */
 typedef int32_t gt_loss_kind;
 enum {
     GT_LOSS_CROSS_ENTROPY = 0, /* labels are class numbers; accuracy is measured */
@@ -39,8 +40,13 @@ enum {
     GT_LOSS_CUSTOM = 2         /* loss_fn */
 };
 
+/* What products and convolutions are computed in. */
 typedef int32_t gt_precision;
-enum { GT_PRECISION_F32 = 0, GT_PRECISION_F16 = 1, GT_PRECISION_BF16 = 2 };
+enum {
+    GT_PRECISION_F32 = 0, /* no autocast */
+    GT_PRECISION_F16 = 1, /* autocast to f16, with loss scaling */
+    GT_PRECISION_BF16 = 2 /* autocast to bf16 */
+};
 
 /* Over the samples seen: a batch counts by its samples. With cross-entropy only rows with a label other than the ignore value count, and
  * the loss is weighted by class_weights. Complete: it stands inside other structs and will not grow. */
@@ -54,6 +60,7 @@ typedef struct gt_metrics {
 } gt_metrics;
 GT_API gt_status gt_metrics_init(gt_metrics *metrics, size_t size); /* @since 0.1 */
 
+/* Where a fit is, as the callbacks are told. */
 typedef struct gt_train_progress {
     uint32_t struct_size;
     int32_t measured;          /* not 0: the metrics were read from the device at this step; else they are those of the last time */
@@ -65,14 +72,14 @@ typedef struct gt_train_progress {
     double seconds;            /* since fit began */
     double seconds_left;       /* estimated, until fit ends; without validation */
     uint64_t memory_in_use;    /* bytes on the device */
-    uint64_t memory_peak;
-    gt_metrics training;   /* of this epoch so far */
-    gt_metrics validation; /* on_epoch with a validation loader; else without samples */
-    int64_t updates;       /* done; as measured last */
-    int64_t skipped;       /* left out by loss scaling; as measured last */
-    double loss_scale;     /* as measured last; 1 without loss scaling */
-    int64_t micro_batch;   /* most samples that go through the module at a time */
-    int64_t open_batches;  /* of the last batches, how many wait for their update; 0: gt_state_save may be called here */
+    uint64_t memory_peak;      /* most of them so far */
+    gt_metrics training;       /* of this epoch so far */
+    gt_metrics validation;     /* on_epoch with a validation loader; else without samples */
+    int64_t updates;           /* done; as measured last */
+    int64_t skipped;           /* left out by loss scaling; as measured last */
+    double loss_scale;         /* as measured last; 1 without loss scaling */
+    int64_t micro_batch;       /* most samples that go through the module at a time */
+    int64_t open_batches;      /* of the last batches, how many wait for their update; 0: gt_state_save may be called here */
 } gt_train_progress;
 
 /* Called on fit's thread. Any result but 0 makes fit stop, as a success: after the last update that was done, and the next fit goes on with the batch that follows
@@ -141,10 +148,11 @@ GT_API gt_status gt_trainer_evaluate(gt_trainer *trainer, gt_loader *loader, gt_
 
 /* The scaler in use, borrowed: to save its state, or to see what was skipped. NULL without loss scaling. @since 0.1 */
 GT_API gt_scaler *gt_trainer_scaler(const gt_trainer *trainer);
-/* The number of the next epoch, or of the one that was begun, and the updates done: a new trainer's are 0. Setting them continues a schedule and the loader's epochs, from
+/* The number of the next `epoch`, or of the one that was begun, and the updates done (total_steps): a new trainer's are 0. Setting them continues a schedule and the loader's epochs, from
  * that epoch's beginning; gt_state_save and gt_state_load (gtrain/io.h) keep all that a run needs. Reading waits for the device. @since 0.1 */
 GT_API gt_status gt_trainer_state_get(const gt_trainer *trainer, int64_t *epoch, int64_t *total_steps);
-GT_API gt_status gt_trainer_state_set(gt_trainer *trainer, int64_t epoch, int64_t total_steps); /* @since 0.1 */
+/* begins at that epoch, with total_steps updates done. @since 0.1 */
+GT_API gt_status gt_trainer_state_set(gt_trainer *trainer, int64_t epoch, int64_t total_steps);
 
 GT_EXTERN_C_END
 #endif

@@ -50,7 +50,7 @@ typedef struct gt_window_options {
     const gt_schedule *schedule;     /* learning rate by the number of updates done, of all optimizers; copied. NULL: theirs stay */
     double clip_norm;                /* greatest global 2-norm of the true gradients, over all optimizers; 0 (default): no limit */
     double clip_value;               /* greatest size of a true gradient's element, after clip_norm; 0 (default): no limit */
-    int32_t n_optimizers;
+    int32_t n_optimizers;            /* in `optimizers` */
     int32_t padding;
 } gt_window_options;
 GT_API gt_status gt_window_options_init(gt_window_options *options, size_t size); /* @since 0.1 */
@@ -71,7 +71,7 @@ GT_API gt_status gt_window_micro_end(gt_window *window, gt_tensor *loss, double 
 GT_API gt_status gt_window_flush(gt_window *window);
 /* Back to the window's start, as after a failure. Nothing to do without an open window. @since 0.1 */
 GT_API gt_status gt_window_cancel(gt_window *window);
-/* K of the windows from now on; BAD_STATE inside a window. @since 0.1 */
+/* Sets K, micro_batches a window from now on; BAD_STATE inside a window. @since 0.1 */
 GT_API gt_status gt_window_set_micro_batches(gt_window *window, int32_t micro_batches);
 
 typedef int32_t gt_window_status;
@@ -85,12 +85,12 @@ typedef struct gt_window_state {
     uint32_t struct_size;
     gt_window_status status; /* of the last window that ended */
     int64_t updates;         /* windows that updated: where the schedule stands */
-    int64_t skipped;
-    int64_t empty;
-    double items;          /* valid items of the last window */
-    double gradient_norm;  /* of its true gradient before clipping; may not be finite */
-    double learning_rate;  /* of the last update that was done; NaN before it */
-    int32_t micro_batches; /* done in the open window */
+    int64_t skipped;         /* windows that changed nothing but the scale */
+    int64_t empty;           /* windows without a valid item */
+    double items;            /* valid items of the last window */
+    double gradient_norm;    /* of its true gradient before clipping; may not be finite */
+    double learning_rate;    /* of the last update that was done; NaN before it */
+    int32_t micro_batches;   /* done in the open window */
     int32_t padding;
 } gt_window_state;
 GT_API gt_status gt_window_state_init(gt_window_state *state, size_t size); /* @since 0.1 */

@@ -338,6 +338,9 @@ static gt__update_rule rule_of(const gt_optimizer *optimizer) {
 /* Whether the device skips the step or not. `half`: the half copy, if there is one, was written too. */
 static void slot_updated(gt__slot_state *slot, bool half) {
     gt_tensor *p = slot->parameter;
+    if (slot->state0) slot->state0->storage->version++; /* a program may hold it: gt_optimizer_state_get */
+    if (slot->state1) slot->state1->storage->version++;
+    if (slot->master) slot->master->storage->version++;
     slot->master_version = ++p->storage->version;
     if (half && p->meta.numel > 0) gt__half_copy_written(p);
 }

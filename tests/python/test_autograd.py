@@ -221,7 +221,7 @@ def test_two_contexts_work_on_two_threads_at_once():
     results = {}
 
     def work(i):
-        with gt.Context(DEVICE, seed=i, threads=1):
+        with gt.Context(DEVICE, seed=i, threads=1, deterministic=True):
             net = nn.Linear(64, 64)
             o = gt.optim.SGD(net.parameters(), lr=0.01)
             x = gt.randn(32, 64)

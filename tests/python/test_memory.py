@@ -85,3 +85,42 @@ def test_files_are_written(tmp_path):
     with pytest.raises(gt.FileSystemError) as caught:
         memory.snapshot(tmp_path / "no" / "s.json")
     assert isinstance(caught.value, OSError) and caught.value.errno == 2
+
+
+def test_texts_have_pythons_names_and_remedies_can_be_run(ctx):
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(16)])
+    optimizer = gt.optim.SGD(net.parameters())
+    ctx.set_memory_limit(48 << 20)
+    with pytest.raises(gt.OutOfMemoryError) as caught:
+        net(gt.ones(4096, 256))
+    report, text = caught.value.report, str(caught.value)
+    del caught
+    assert "gt_" not in report.text and "gt_" not in text and "the exception's report" in text
+    kinds = {r.kind: r for r in report.remedies}
+    assert {"OFFLOAD", "MICRO_BATCH", "RAISE_LIMIT"} <= set(kinds)
+    for remedy in report.remedies:
+        assert "gt_" not in remedy.subject and remedy.call
+        exec(remedy.call, {"gt": gt, "net": net, "optimizer": optimizer, "context": ctx})
+    assert memory.stats().limit == kinds["RAISE_LIMIT"].limit
+
+
+@pytest.mark.parametrize(
+    "values, checkpointed",
+    [
+        ({"depth": 1}, ["0", "1"]),
+        ({"depth": 2}, ["0.0", "0.1", "1.0", "1.1"]),
+        ({"segments": 2}, []),
+        ({"segments": 2, "target": "1"}, []),
+    ],
+)
+def test_a_checkpoint_remedys_call_is_what_it_says(ctx, values, checkpointed):
+    fields = {name: 0 for name in memory.Remedy.__dataclass_fields__}
+    fields.update(kind="CHECKPOINT", target="")
+    remedy = memory.Remedy(**{**fields, **values})
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)])
+    exec(remedy.call, {"net": net})
+    assert [name for name, module in net.named_modules() if module.checkpointing] == checkpointed
+    if not checkpointed:
+        assert remedy.call == ("net" if not remedy.target else "net.get_submodule('1')") + ".set_segments(2)"
+    net(gt.ones(3, 4)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())

@@ -182,6 +182,41 @@ def test_state_dicts_load_all_or_nothing(rng):
     close(other(gt.ones(1, 4)), net(gt.ones(1, 4)))
 
 
+def test_loading_says_what_did_not_match_as_in_pytorch():
+    net = nn.Linear(2, 2)
+    state = net.state_dict()
+    assert repr(net.load_state_dict(state)) == "<All keys matched successfully>"
+    result = net.load_state_dict({"weight": state["weight"], "extra": state["bias"]}, strict=False)
+    assert result.missing_keys == ["bias"] and result.unexpected_keys == ["extra"] and "extra" in repr(result)
+
+
+def test_what_is_no_tensor_of_ours_is_refused_by_name():
+    net, array = nn.Linear(2, 2), np.ones((3, 2), np.float32)
+    for call in (
+        lambda: net(array),
+        lambda: net(gt.ones(3, 2), array),
+        lambda: F.cross_entropy(net(gt.ones(3, 2)), np.zeros(3, np.int64)),
+        lambda: F.cross_entropy(array, gt.zeros(3, dtype=gt.int64)),
+    ):
+        with pytest.raises(TypeError, match=r"numpy.ndarray is no tensor of gtrain: gt.from_dlpack"):
+            call()
+
+
+def test_modules_refuse_to_be_copied():
+    import pickle
+
+    for net in (nn.Linear(2, 2), Block()):
+        for call in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="state_dict"):
+                call(net)
+
+
+def test_arguments_that_make_no_difference_are_accepted():
+    x = gt.tensor([[-1.0, 2.0]])
+    assert F.relu(x, inplace=True).tolist() == [[0.0, 2.0]] and x.tolist() == [[-1.0, 2.0]]
+    assert nn.Identity(54, unused=True)(x).tolist() == x.tolist()
+
+
 def test_batch_norm_counts_its_batches_and_loads_the_count():
     net = nn.Sequential(nn.BatchNorm1d(3))
     for _ in range(3):

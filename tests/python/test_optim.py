@@ -17,7 +17,7 @@ def _pair(torch, rng, make):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda m, p: m.SGD(p),
+        lambda m, p: m.SGD(p, **({} if m is optim else {"lr": 1e-3})),  # older versions of PyTorch have no default
         lambda m, p: m.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
         lambda m, p: m.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
         lambda m, p: m.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),

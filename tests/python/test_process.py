@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 from conftest import DEVICE
 
@@ -107,6 +108,41 @@ def test_E4_children_of_a_fork_compute_on_the_cpu_and_are_told_of_the_rest():
         """
     )
     assert result.stdout.split() == ["0", "19", "8192.0"] and result.stderr == ""
+
+
+def test_interrupt_while_the_library_logs_is_not_lost():
+    result = run(
+        """
+        import signal
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # every context says that there is no GPU
+        said, rung, made = [], 0, []  # what goes runs Python code too, in which an exception is lost: nothing goes here
+        class Alarm(Exception): pass
+        def ring(number, frame): raise Alarm
+        signal.signal(signal.SIGALRM, ring)
+        for i in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + (i % 20) * 4e-5)
+                while True:
+                    c = gt.Context("auto", log=lambda level, text: said.append(text))
+                    made.append(c)
+                    c.close()
+            except Alarm:
+                rung += 1
+        print(rung, "no GPU is used" in said[-1])
+        """
+    )
+    assert result.stdout.split() == ["100", "True"] and result.stderr == ""
+
+
+def test_what_a_log_function_raises_is_raised_by_the_call():
+    def refuse(level, text):
+        raise LookupError(text)
+
+    with gt.Context(DEVICE, log=refuse):
+        net = gt.nn.Linear(2, 2)
+        bad = gt.Loader(gt.data.TensorDataset(np.full((8, 2), np.nan, np.float32), np.zeros(8, np.int64)), 4)
+        with pytest.raises(LookupError, match="2 updates were left out"):
+            gt.Trainer(net, gt.optim.SGD(net.parameters(), lr=0.1)).fit(bad, 1)
 
 
 def test_interrupt_in_a_python_loop_leaves_valid_state():

@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from conftest import close
+from conftest import DEVICE, close
 
 import gtrain as gt
 
@@ -244,7 +244,8 @@ def test_copies_and_pickles(rng):
 
 
 def test_prints_and_converts():
-    assert repr(gt.tensor([1.0, 2.0])) == "tensor([1., 2.])"
+    where = "" if DEVICE == "cpu" else ", device='cuda:0'"
+    assert repr(gt.tensor([1.0, 2.0])) == f"tensor([1., 2.]{where})"
     assert repr(gt.tensor(2.5, requires_grad=True)).endswith("requires_grad=True)")
     assert "float16" in repr(gt.ones(1, dtype="float16"))
     assert f"{gt.tensor(1.23456):.2f}" == "1.23" and float(gt.tensor(2.5)) == 2.5 and int(gt.tensor(3)) == 3

@@ -37,9 +37,9 @@ def test_fit_learns_and_reports(problem):
     assert trainer.evaluate(Loader(problem[1], 64)).accuracy == result.validation.accuracy
     assert trainer.state == (8, 48)
     assert "learning_rate=0.01" in repr(steps[0]) and not hasattr(steps[0], "nothing")
-    loader = Loader(problem[0], 32)
-    trainer.fit(loader, 1)
-    assert len(list(loader)) == 6
+    loader, validation = Loader(problem[0], 32), Loader(problem[1], 32)
+    trainer.fit(loader, 1, validation)
+    assert len(list(loader)) == 6 and len(list(validation)) == 2
 
 
 def test_callbacks_stop_and_raise(problem):

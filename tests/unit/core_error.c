@@ -2,6 +2,7 @@
 
 #include <gtrain/gtrain.h>
 #include <pthread.h>
+#include <stdio.h>
 
 TEST(unit, status_names_cover_the_whole_list) {
 #define CHECK_NAME(name, value, text)                                                                                                      \
@@ -60,4 +61,39 @@ TEST(contract, E3_error_records_are_per_thread) {
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK_EQ_INT(other, GT_BAD_ARGUMENT);
     CHECK_EQ_STR(gt_last_error()->message, copy);
+}
+
+TEST(unit, log_queue_keeps_messages_in_order_and_counts_what_is_lost) {
+    gt_log_queue *queue;
+    CHECK_OK(gt_log_queue_create(&queue));
+    const int32_t *count = gt_log_queue_count(queue);
+    gt_log_level level = -1;
+    char text[GT_LOG_TEXT_MAX];
+    CHECK_EQ_INT(gt_log_queue_take(queue, &level, text, sizeof text), 0);
+    for (int round = 0; round < 3; ++round) {
+        for (int i = 0; i < 70; ++i) {
+            (void)snprintf(text, sizeof text, "message %d", i);
+            gt_log_queue_put(queue, i % 2 ? GT_LOG_INFO : GT_LOG_ERROR, text);
+        }
+        CHECK_EQ_INT(*count, 64);
+        for (int i = 0; i < 64; ++i) {
+            char expected[32];
+            (void)snprintf(expected, sizeof expected, "message %d", i);
+            CHECK_EQ_INT(gt_log_queue_take(queue, &level, text, sizeof text), 1);
+            CHECK_EQ_STR(text, expected);
+            CHECK_EQ_INT(level, i % 2 ? GT_LOG_INFO : GT_LOG_ERROR);
+        }
+        CHECK_EQ_INT(*count, 0);
+        CHECK_EQ_INT(gt_log_queue_take(queue, &level, text, sizeof text), 1);
+        CHECK_EQ_STR(text, "6 further messages were lost");
+        CHECK_EQ_INT(gt_log_queue_take(queue, &level, text, sizeof text), 0);
+    }
+    gt_log_queue_put(queue, GT_LOG_INFO, "cut here");
+    CHECK_EQ_INT(gt_log_queue_take(queue, &level, text, 4), 1);
+    CHECK_EQ_STR(text, "cut");
+    CHECK_EQ_INT(gt_log_queue_take(queue, NULL, text, 4), 0);
+    gt_log_queue_put(NULL, GT_LOG_INFO, "nowhere");
+    gt_log_queue_destroy(queue);
+    gt_log_queue_destroy(NULL);
+    CHECK_STATUS(gt_log_queue_create(NULL), GT_BAD_ARGUMENT);
 }

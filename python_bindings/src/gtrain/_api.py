@@ -12,6 +12,7 @@ GT_VERSION_NUMBER = 100
 GT_MAX_DIMS = 8
 GT_CHECKPOINT_MAX_OUTPUTS = 8
 GT_WORKSPACE_AUTO = 18446744073709551615
+GT_LOG_TEXT_MAX = 1024
 GT_LOADER_DTYPE_KEEP = -1
 GT_OOM_GROUPS = 8
 GT_OOM_PINS = 4
@@ -178,6 +179,7 @@ gt_dataset_p = c_void_p
 gt_trainer_p = c_void_p
 gt_scaler_p = c_void_p
 gt_window_p = c_void_p
+gt_log_queue_p = c_void_p
 gt_transform_p = c_void_p
 gt_doctor_report_p = c_void_p
 gt_safetensors_p = c_void_p
@@ -1019,6 +1021,11 @@ FUNCTIONS = {
     "gt_loader_state_get": (gt_status, [gt_loader_p, POINTER(c_int64), POINTER(c_int64)]),  # loader, epoch, batch
     "gt_loader_state_set": (gt_status, [gt_loader_p, c_int64, c_int64]),  # loader, epoch, batch
     "gt_log": (gt_tensor_p, [gt_tensor_p]),  # x
+    "gt_log_queue_count": (POINTER(c_int32), [gt_log_queue_p]),  # queue
+    "gt_log_queue_create": (gt_status, [POINTER(gt_log_queue_p)]),  # queue
+    "gt_log_queue_destroy": (None, [gt_log_queue_p]),  # queue
+    "gt_log_queue_put": (None, [c_void_p, gt_log_level, c_char_p]),  # queue, level, text
+    "gt_log_queue_take": (c_int32, [gt_log_queue_p, POINTER(gt_log_level), POINTER(c_char), c_size_t]),  # queue, level, text, size
     "gt_log_softmax": (gt_tensor_p, [gt_tensor_p, c_int32]),  # x, axis
     "gt_matmul": (gt_tensor_p, [gt_tensor_p, gt_tensor_p]),  # a, b
     "gt_max": (gt_tensor_p, [gt_tensor_p, POINTER(c_int32), c_int32, c_int32]),  # x, axes, n_axes, keep_dims
@@ -1133,9 +1140,14 @@ FUNCTIONS = {
     "gt_optimizer_destroy": (None, [gt_optimizer_p]),  # optimizer
     "gt_optimizer_learning_rate": (c_double, [gt_optimizer_p]),  # optimizer
     "gt_optimizer_options_init": (gt_status, [POINTER(gt_optimizer_options), c_size_t, gt_optimizer_kind]),  # options, size, kind
+    "gt_optimizer_parameter": (gt_status, [gt_optimizer_p, c_int32, POINTER(gt_tensor_p)]),  # optimizer, index, parameter
     "gt_optimizer_parameter_count": (c_int32, [gt_optimizer_p]),  # optimizer
     "gt_optimizer_set_learning_rate": (gt_status, [gt_optimizer_p, c_double]),  # optimizer, learning_rate
+    "gt_optimizer_state_get": (gt_status, [gt_optimizer_p, c_int32, c_char_p, POINTER(gt_tensor_p)]),  # optimizer, index, name, state
+    "gt_optimizer_state_set": (gt_status, [gt_optimizer_p, c_int32, c_char_p, gt_tensor_p]),  # optimizer, index, name, source
     "gt_optimizer_step": (gt_status, [gt_optimizer_p]),  # optimizer
+    "gt_optimizer_steps_get": (gt_status, [gt_optimizer_p, POINTER(c_int64)]),  # optimizer, steps
+    "gt_optimizer_steps_set": (gt_status, [gt_optimizer_p, POINTER(c_int64)]),  # optimizer, steps
     "gt_optimizer_zero_grad": (gt_status, [gt_optimizer_p]),  # optimizer
     "gt_pad": (gt_tensor_p, [gt_tensor_p, POINTER(c_int64), POINTER(c_int64), c_double]),  # x, before, after, value
     "gt_permute": (gt_tensor_p, [gt_tensor_p, POINTER(c_int32)]),  # x, axes

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from . import _api
 from ._errors import ArgumentError, ForkedError, StateError, carried, carry, check, failure
 from ._library import lib, options
+from ._log import Log, deliver, logger
 
 if TYPE_CHECKING:
     from ._typing import DeviceLike
 
-logger = logging.getLogger("gtrain")
-
-_LOG_LEVELS = {
-    _api.GT_LOG_DEBUG: logging.DEBUG,
-    _api.GT_LOG_INFO: logging.INFO,
-    _api.GT_LOG_WARNING: logging.WARNING,
-    _api.GT_LOG_ERROR: logging.ERROR,
-}
 _get_ident = threading.get_ident
 
 
@@ -41,7 +33,9 @@ class Context:
 
     device: "auto" (a GPU where one works, else the CPU), "cpu", "cuda", "cuda:1". memory_limit: bytes of device memory that may be reserved, 0 for
     no limit. workspace_limit: most bytes of scratch memory an op may use to be faster; None leaves the choice to the library. threads: for CPU
-    kernels, 0 for all. log: called with a level (as in `logging`) and a text; the default goes to the logger "gtrain".
+    kernels, 0 for all. seed: of the random numbers. deterministic: same seed, same bits, on the same device and library versions. allow_tf32: float32
+    products and convolutions may round their inputs to TF32 on GPUs. log: called with a level (as in `logging`) and a text by the next call
+    that returns a status; the default goes to the logger "gtrain".
 
     A context, and everything made from it, is used by one thread at a time. `with context:` makes it the default inside the block, and moves
     it to the thread that runs the block.
@@ -61,15 +55,15 @@ class Context:
     ) -> None:
         self._h = None
         self._depth = 0  # callbacks of the library that are running: their results belong to a scope
-        self._references = []  # weak, to this context's tensors: they let go of the handles
+        self._references: List[Any] = []  # weak, to this context's tensors: they let go of the handles
         self._sweep_at = 4096
-        self._garbage = []  # (function, handle) of objects that went on another thread
-        self._owned = {}  # handle: destroy function; in order of creation, which is the reverse of destruction
+        self._garbage: List[Any] = []  # (function, handle) of objects that went on another thread
+        self._owned: Dict[Any, Any] = {}  # handle: destroy function; in order of creation, which is the reverse of destruction
         self._exports = 0  # arrays of others that look at our memory
         self._parameters = None
         self._thread = _get_ident()
         self._pid = os.getpid()
-        self._entered = []
+        self._entered: List[Any] = []
         self.memory = _memory_view(self)
         o = options("gt_context_options")
         o.device, o.device_index = _parse_device(device)
@@ -77,10 +71,14 @@ class Context:
         if workspace_limit is not None:
             o.workspace_limit = int(workspace_limit)
         o.seed, o.deterministic, o.allow_tf32, o.cpu_threads = int(seed), bool(deterministic), bool(allow_tf32), int(threads)
-        self._log = _api.gt_log_fn(_log_function(log))  # kept as long as the context may call it
-        o.log = self._log
+        self._log = Log(log)
+        self._log.attach(o)
         handle = ctypes.c_void_p()
-        check(lib.gt_context_create(ctypes.byref(o), ctypes.byref(handle)))
+        status = lib.gt_context_create(ctypes.byref(o), ctypes.byref(handle))
+        if status:
+            error = failure(None, status)
+            self._log.detach()
+            raise error
         self._h = handle.value
         self._is_cuda = lib.gt_context_device(self._h) == _api.GT_DEVICE_CUDA
         self._index = o.device_index if self._is_cuda else 0
@@ -93,6 +91,7 @@ class Context:
 
     @property
     def device_name(self) -> str:
+        """What the device calls itself: "NVIDIA H200 (cuda:0)", "CPU (16 threads, oneDNN 3.2)"."""
         return lib.gt_context_device_name(self._live()).decode()
 
     @property
@@ -102,6 +101,7 @@ class Context:
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called; its tensors are inert then."""
         return self._h is None
 
     def synchronize(self) -> None:
@@ -117,6 +117,7 @@ class Context:
         check(lib.gt_context_set_workspace_limit(self._live(), _api.GT_WORKSPACE_AUTO if limit is None else int(limit)))
 
     def manual_seed(self, seed: int) -> Context:
+        """Begins the random numbers of that seed (64 bits); returns the context."""
         check(lib.gt_random_seed(self._live(), int(seed) & 0xFFFFFFFFFFFFFFFF))
         return self
 
@@ -127,6 +128,7 @@ class Context:
         return seed.value, offset.value
 
     def set_rng_state(self, state: Any) -> None:
+        """Continues the random numbers where get_rng_state() found them: (seed, offset)."""
         check(lib.gt_random_state_set(self._live(), *map(int, state)))
 
     def close(self) -> None:
@@ -146,6 +148,7 @@ class Context:
             self._drain()
             handle, self._h = self._h, None
             lib.gt_context_destroy(handle)
+            self._log.detach()
         else:
             # After a fork the loaders' threads are the parent's: what is left goes with the process.
             self._h = None
@@ -293,23 +296,7 @@ def finish(status: Any, ctx: Any) -> Any:
     raised = carried()
     if raised is not None:
         raise raised
-
-
-def _log_function(log):
-    def call(user, level, text):
-        try:
-            level = _LOG_LEVELS.get(level, logging.INFO)
-            text = text.decode(errors="replace")
-            if log is None:
-                if level == logging.WARNING and text.startswith("no GPU is used") and not os.path.exists("/dev/nvidiactl"):
-                    level = logging.INFO  # there is none
-                logger.log(level, text)
-            else:
-                log(level, text)
-        except BaseException as error:
-            carry(error)
-
-    return call
+    deliver()
 
 
 def _memory_view(ctx):
@@ -320,8 +307,8 @@ def _memory_view(ctx):
 
 # --- the default context ------------------------------------------------------------------------------------------------------------------
 
-_contexts = {}  # id: weak reference, for the end of the process
-_by_device = {}  # opened by name
+_contexts: Dict[int, Any] = {}  # id: weak reference, for the end of the process
+_by_device: Dict[Any, Any] = {}  # opened by name
 _default = None
 _local = threading.local()
 
@@ -397,6 +384,7 @@ def manual_seed(seed: int) -> Context:
 
 
 def synchronize(device: DeviceLike = None) -> None:
+    """Waits until everything issued on a device so far has run, and raises what only the device knew."""
     context_for(device).synchronize()
 
 

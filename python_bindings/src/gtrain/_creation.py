@@ -99,18 +99,22 @@ def _make(function, shape, dtype, device, requires_grad, *extra):
 
 
 def empty(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of that shape (numbers, or one tuple) whose elements are whatever was in memory."""
     return _make(lib.gt_tensor_empty, shape, dtype, device, requires_grad)
 
 
 def zeros(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of that shape (numbers, or one tuple) of zeros."""
     return _make(lib.gt_tensor_zeros, shape, dtype, device, requires_grad)
 
 
 def ones(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of that shape (numbers, or one tuple) of ones."""
     return _make(lib.gt_tensor_full, shape, dtype, device, requires_grad, 1.0)
 
 
 def full(shape: Any, fill_value: float, *, dtype: DtypeLike = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of that shape with every element `fill_value`. dtype: float32 by default, int64 for a Python integer."""
     if dtype is None and isinstance(fill_value, int):
         dtype = _dtypes.int64
     return _make(lib.gt_tensor_full, (shape,), dtype, device, requires_grad, float(fill_value))
@@ -127,6 +131,7 @@ def randn(*shape: Any, dtype: DtypeLike = None, device: DeviceLike = None, requi
 
 
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: DtypeLike = None, device: DeviceLike = None) -> Tensor:
+    """start, start + step, … up to but without `end`; arange(n) counts from 0. dtype: int64 by default, float32 if one of the numbers is a float."""
     if end is None:
         start, end = 0, start
     if step == 0:
@@ -150,10 +155,12 @@ empty_like, zeros_like, ones_like, rand_like, randn_like = map(_like, (empty, ze
 
 
 def full_like(t: Any, fill_value: float, *, dtype: DtypeLike = None, device: DeviceLike = None) -> Tensor:
+    """`fill_value` throughout, with another tensor's shape, dtype and device."""
     return full(t.shape, fill_value, dtype=t.dtype if dtype is None else dtype, device=t._ctx if device is None else device)
 
 
 def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
+    """The tensors one behind the other along axis `dim`, in their common dtype. Their other axes are equally long."""
     tensors = list(tensors)
     if not tensors:
         raise ArgumentError("cat: no tensors")
@@ -165,6 +172,7 @@ def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
 
 
 def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
+    """The tensors, of one shape, along a new axis `dim` of the result."""
     tensors = list(tensors)
     if not tensors:
         raise ArgumentError("stack: no tensors")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict
 
 from . import _dtypes
 from ._context import context_for
@@ -75,7 +75,7 @@ _capsule_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_
 _NAME, _NAME_VERSIONED = b"dltensor", b"dltensor_versioned"
 _USED = {_NAME: b"used_dltensor", _NAME_VERSIONED: b"used_dltensor_versioned"}
 
-_exported = {}  # address of the managed struct: what it holds
+_exported: Dict[int, Any] = {}  # address of the managed struct: what it holds
 
 
 @_Deleter

@@ -1,9 +1,12 @@
 """Failures as exceptions. Every status of the library has a class; all derive from Error, and from the built-in class that a Python user would expect."""
 
+import builtins
 import threading
+from typing import Tuple
 
 from . import _api
 from ._library import lib
+from ._log import _logs, deliver
 
 
 class Error(RuntimeError):
@@ -11,20 +14,27 @@ class Error(RuntimeError):
 
     status = "INTERNAL"
     hint = ""
+    mismatches: Tuple[Tuple[str, str], ...] = ()  # of a file or state that does not fit: names and what is wrong
     native_code = 0
     native_name = ""
     raised_at = ""
 
 
 class ArgumentError(Error, ValueError):
+    """An argument is outside what the function accepts. Where a state does not fit, `mismatches` lists all that does not."""
+
     status = "BAD_ARGUMENT"
 
 
 class ShapeError(Error, ValueError):
+    """A shape does not fit."""
+
     status = "BAD_SHAPE"
 
 
 class DtypeError(Error, TypeError):
+    """A data type does not fit."""
+
     status = "BAD_DTYPE"
 
 
@@ -35,14 +45,20 @@ class DeviceError(Error):
 
 
 class StateError(Error):
+    """The call is not allowed in the object's present state."""
+
     status = "BAD_STATE"
 
 
 class LabelError(Error, IndexError):
+    """A class label, or an index into an embedding, is outside its range."""
+
     status = "BAD_LABEL"
 
 
 class BatchError(Error, ValueError):
+    """The batch is too small for this operation: batch norm needs two values a channel in training."""
+
     status = "BAD_BATCH"
 
 
@@ -53,6 +69,8 @@ class FileError(Error, ValueError):
 
 
 class AbiError(Error):
+    """An options struct does not belong to this version of the library."""
+
     status = "BAD_ABI"
 
 
@@ -64,14 +82,20 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class OutOfHostMemoryError(Error, MemoryError):
+    """The host's memory is exhausted."""
+
     status = "OUT_OF_HOST_MEMORY"
 
 
 class NotSupportedError(Error, NotImplementedError):
+    """This device or build, or gtrain at all, cannot do that."""
+
     status = "NOT_SUPPORTED"
 
 
 class NoDeviceError(Error):
+    """The device or its libraries are not available; the message says what is missing and how to get it. See gtrain.doctor."""
+
     status = "NO_DEVICE"
 
 
@@ -82,14 +106,20 @@ class LibraryError(Error):
 
 
 class VersionMismatchError(Error):
+    """A device library is older than the one that gtrain was built for."""
+
     status = "VERSION_MISMATCH"
 
 
 class FileSystemError(Error, OSError):
+    """The operating system reported an input or output error: `errno`."""
+
     status = "IO"
 
 
 class NoGradientsError(Error):
+    """No parameter has a gradient: backward was not called, or nothing led to a parameter."""
+
     status = "NO_GRADS"
 
 
@@ -99,7 +129,7 @@ class SavedModifiedError(Error):
     status = "SAVED_MODIFIED"
 
 
-class TimeoutError(Error, TimeoutError):  # noqa: A001 - the library's, and the built-in's too
+class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - the library's, and the built-in's too
     status = "TIMEOUT"
 
 
@@ -110,22 +140,32 @@ class WorkerError(Error):
 
 
 class ForkedError(Error):
+    """The object was made by the parent process of a fork."""
+
     status = "FORKED"
 
 
 class StoppedError(Error):
+    """A callback asked to stop."""
+
     status = "STOPPED"
 
 
 class NotDeterministicError(Error):
+    """There is no deterministic way to compute this, and the context is deterministic."""
+
     status = "NOT_DETERMINISTIC"
 
 
 class CallbackError(Error):
+    """A callback reported failure without an exception."""
+
     status = "CALLBACK"
 
 
 class NotFoundError(Error, KeyError):
+    """There is nothing of that name."""
+
     status = "NOT_FOUND"
 
     def __str__(self):  # KeyError would quote it
@@ -163,7 +203,13 @@ def carried():
 
 
 def failure(ctx=None, status=None):
-    """The exception for this thread's last error; what a callback raised takes its place."""
+    """The exception for this thread's last error; what a callback raised takes its place. What was logged on the way is handed over first."""
+    error = _failure(ctx, status)
+    deliver()
+    return error
+
+
+def _failure(ctx, status):
     raised = carried()
     if raised is not None:
         return raised
@@ -179,6 +225,10 @@ def failure(ctx=None, status=None):
     message = record.message.decode(errors="replace") if same and record.message else (lib.gt_status_text(code) or b"").decode()
     hint = record.hint.decode(errors="replace") if same and record.hint else ""
     kind = _BY_STATUS.get(code, Error)
+    if kind is OutOfMemoryError and hint:
+        from .memory import spoken
+
+        hint = spoken(hint)
     error = kind(message + ("\n" + hint if hint else ""))
     error.hint = hint
     if same:
@@ -197,3 +247,6 @@ def failure(ctx=None, status=None):
 def check(status, ctx=None):
     if status:
         raise failure(ctx, status)
+    for log in _logs:
+        if log._count.value:
+            log._deliver()

@@ -83,6 +83,8 @@ def _rows(x, index):
         index = np.asarray(index)
         if index.dtype == bool:
             index = np.nonzero(index)[0]
+        if x.ndim:
+            index = np.where(index < 0, index + x.shape[0], index)
         index = tensor(index.astype(np.int64), device=x._ctx)
     if index.dtype.is_floating_point:
         raise NotSupportedError("an index tensor holds integers")

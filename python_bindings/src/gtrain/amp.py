@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional
 from . import _api
 from ._context import Owned, context_for
 from ._dtypes import BY_CODE, as_dtype, bfloat16, float16
-from ._errors import DtypeError, StateError, check
+from ._errors import ArgumentError, DtypeError, StateError, check
 from ._library import lib, options
 from ._tensor import wrap
 from .autograd import _ending, _Region
@@ -35,7 +35,7 @@ class autocast(_Region):
     def __init__(self, device_type: DeviceLike = None, dtype: DtypeLike = float16, enabled: bool = True, context: Any = None) -> None:
         super().__init__(context if context is not None else device_type)
         self.dtype, self.enabled = as_dtype(dtype), enabled
-        if self.dtype not in (float16, bfloat16):
+        if enabled and self.dtype not in (float16, bfloat16):
             raise DtypeError(f"autocast: {self.dtype.name}; give float16 or bfloat16")
 
     def _begin(self, handle):
@@ -80,10 +80,17 @@ class ScalerState:
     def __repr__(self) -> str:
         return "ScalerState(" + ", ".join(f"{k}={v!r}" for k, v in self.__dict__.items()) + ")"
 
+    def _repr_html_(self) -> str:
+        from ._html import scaler_html
+
+        return scaler_html(self)
+
 
 class GradScaler(Owned):
     """Keeps small gradients from vanishing in float16. The scale and the decision to skip stay on the device: nothing waits unless asked for.
 
+    init_scale: the scale at first. It is multiplied by growth_factor after growth_interval updates without an overflow, by backoff_factor after one, and stays between
+    floor (default 2^-14) and cap (2^24); with dynamic=False it stays as it is. enabled=False: all calls pass through. device: whose scaler it is.
     diagnose: also look for the first op whose output was not finite; slow.
     """
 
@@ -109,16 +116,18 @@ class GradScaler(Owned):
     @classmethod
     def _borrowed(cls, handle, ctx, owner):
         """The scaler that a trainer made."""
-        self = cls.__new__(cls)
+        self: Any = cls.__new__(cls)
         self._enabled, self._h, self._ctx, self._owner = True, handle, ctx, owner
         self._live = lambda: (owner._live(), handle)[1]
         self.close = lambda: None
         return self
 
     def is_enabled(self) -> bool:
+        """Whether it scales at all: `enabled` as it was made."""
         return self._enabled
 
     def scale(self, loss: Any) -> Any:
+        """loss * scale in float32, as an op; its backward belongs before the next update(). The loss itself where the scaler is not enabled."""
         if not self._enabled:
             return loss
         return wrap(loss._ctx, lib.gt_scaler_scale(self._live(), loss._h))
@@ -135,6 +144,8 @@ class GradScaler(Owned):
         optimizer._each(lambda part: lib.gt_scaler_step(self._live(), part))
 
     def update(self) -> None:
+        """After the last optimizer's step: the scale falls by `backoff_factor` if a step was skipped, and grows by `growth_factor` after
+        `growth_interval` updates without one. Never waits."""
         if self._enabled:
             check(lib.gt_scaler_update(self._live()), self._ctx)
 
@@ -152,16 +163,25 @@ class GradScaler(Owned):
         return self.state.scale if self._enabled else 1.0
 
     def state_dict(self) -> Dict[str, Any]:
+        """scale, growth_count, updates, skipped and skipped_in_row as numbers; {} where the scaler is not enabled. Waits for the device."""
         if not self._enabled:
             return {}
         s = self.state
         return {n: getattr(s, n) for n in ("scale", "growth_count", "updates", "skipped", "skipped_in_row")}
 
     def load_state_dict(self, state: Any) -> None:
+        """Goes on from a state_dict of this class, or of PyTorch's GradScaler, whose scale and count of updates since it grew are taken over. The factors
+        stay. Waits for the device."""
         if not self._enabled:
             return
         struct = options("gt_scaler_state")
         check(lib.gt_scaler_get_state(self._live(), ctypes.byref(struct)), self._ctx)
-        for name in ("scale", "growth_count", "updates", "skipped", "skipped_in_row"):
+        if "_growth_tracker" in state:  # PyTorch's, which counts nothing else
+            state = {"scale": state.get("scale"), "growth_count": state["_growth_tracker"], "updates": 0, "skipped": 0, "skipped_in_row": 0}
+        names = ("scale", "growth_count", "updates", "skipped", "skipped_in_row")
+        missing = [name for name in names if state.get(name) is None]
+        if missing:
+            raise ArgumentError(f"GradScaler.load_state_dict: missing in the state: {', '.join(missing)}")
+        for name in names:
             setattr(struct, name, state[name])
         check(lib.gt_scaler_set_state(self._live(), ctypes.byref(struct)), self._ctx)

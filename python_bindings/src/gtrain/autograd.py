@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from typing import Any, Iterable
+from typing import Any, Dict, Iterable, List
 
 import numpy as np
 
@@ -39,7 +39,8 @@ def _ending(name):
 class _Region:
     """A context manager, and a decorator, between a begin and an end of the library. May be entered again."""
 
-    _end = None
+    _end: Any = None
+    _exit: Any
 
     def __init__(self, context=None):
         self._context = context
@@ -73,7 +74,7 @@ class no_grad(_Region):
     def __new__(cls, function: Any = None, context: Any = None) -> Any:
         self = super().__new__(cls)
         if callable(function):  # @gt.no_grad without parentheses
-            self.__init__()
+            no_grad.__init__(self)
             return self(function)
         return self
 
@@ -88,11 +89,12 @@ inference_mode = no_grad
 
 
 def is_grad_enabled(context: Any = None) -> bool:
+    """Whether operations are recorded now in the default context, or in `context`."""
     return bool(lib.gt_grad_enabled(context_for(context)._live()))
 
 
 class offload(_Region):
-    """Inside, tensors of at least `min_bytes` that ops save for backward move to the host until backward needs them."""
+    """Inside (of the default context, or of `context`), tensors of at least `min_bytes` that ops save for backward move to the host until backward needs them."""
 
     _end = _ending("gt_offload_end")
 
@@ -120,9 +122,9 @@ def backward(tensors: Iterable[Tensor], grad_tensors: Any = None, retain_graph: 
 
 # --- what lives as long as a record ---------------------------------------------------------------------------------------------------------
 
-_kept = {}  # number: Python object that a record of ops uses
+_kept: Dict[int, Any] = {}  # number: Python object that a record of ops uses
 _numbers = itertools.count(1)
-_finished = []  # numbers of objects whose records are gone
+_finished: List[int] = []  # numbers of objects whose records are gone
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -154,6 +156,13 @@ def _anchor(ctx, thing):
 
 class _Segment:
     __slots__ = ("ctx", "function", "arguments", "places", "named", "single", "count")
+    ctx: Any
+    function: Any
+    arguments: Any
+    places: Any
+    named: Any
+    single: bool
+    count: int
 
 
 @_api.gt_checkpoint_fn
@@ -221,7 +230,7 @@ class Array:
     """What an op's callbacks get: a plain, row-major array on the device. On the CPU `numpy()` is a NumPy array on its memory (of uint16 bits for
     bfloat16); anywhere it can be taken without a copy by DLPack or, on a GPU, `__cuda_array_interface__`. Valid during the call."""
 
-    def __init__(self, array: np.ndarray, ctx: Any, stream: Any) -> None:
+    def __init__(self, array: Any, ctx: Any, stream: Any) -> None:
         self.shape = tuple(array.shape[: array.ndim])
         self.dtype = BY_CODE[array.dtype]
         self.data = array.data or 0
@@ -230,15 +239,17 @@ class Array:
 
     @property
     def numel(self) -> int:
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     def numpy(self) -> np.ndarray:
+        """On the CPU the array itself, on its memory; elements of bfloat16 as their bits in uint16. ArgumentError on a GPU."""
         if self._ctx._is_cuda:
             raise ArgumentError("an array on a GPU has no NumPy view; take it by DLPack or __cuda_array_interface__")
         kind = self.dtype.numpy or np.dtype(np.uint16)
         if not self.numel:
             return np.empty(self.shape, kind)
-        buffer = (ctypes.c_char * (self.numel * kind.itemsize)).from_address(self.data)
+        buffer: Any = (ctypes.c_char * (self.numel * kind.itemsize)).from_address(self.data)
         return np.frombuffer(buffer, kind).reshape(self.shape)
 
     @property
@@ -271,7 +282,7 @@ class CustomOp:
         exp = gt.CustomOp("exp", forward, backward)
         y = exp(x)
 
-    shape(shapes, dtypes) returns a list of (shape, dtype) for the outputs; without it every output is like the first input. saves_inputs,
+    name: for messages and reports. n_outputs: 1 to 3. shape(shapes, dtypes) returns a list of (shape, dtype) for the outputs; without it every output is like the first input. saves_inputs,
     saves_outputs: whether backward reads them. On a GPU the callbacks queue their work on the stream of the arrays and must not wait. They must not
     use gtrain with the same context. What they raise is raised by the call that ran them. An op lives as long as the process: make it once.
     """
@@ -349,7 +360,7 @@ class CustomOp:
         return status
 
 
-_ops = []  # records use an op's callbacks for as long as they live
+_ops: List[Any] = []  # records use an op's callbacks for as long as they live
 
 
 def _context_of(call):

@@ -20,7 +20,7 @@ from ._tensor import Tensor, wrap
 if TYPE_CHECKING:
     from ._typing import DeviceLike, DtypeLike
 
-_fetching = {}  # number: data set in Python that the library's workers ask for samples
+_fetching: Dict[int, Any] = {}  # number: data set in Python that the library's workers ask for samples
 _numbers = itertools.count(1)
 
 
@@ -69,7 +69,7 @@ class Dataset:
 
 
 class _LibraryDataset(Dataset):
-    _source = None
+    _source: Any = None
 
 
 class _Handle:
@@ -146,6 +146,9 @@ class _Fetcher:
     """What the workers know of a data set in Python. `dataset` is weak: loaders keep the Python object themselves."""
 
     __slots__ = ("dataset", "shapes", "error")
+    dataset: Any
+    shapes: Any
+    error: Optional[BaseException]
 
 
 _STATUS = int(_api.GT_CALLBACK)
@@ -187,7 +190,7 @@ def _forget(number, _fetching=_fetching):
 
 
 class TensorDataset(_LibraryDataset):
-    """Samples from arrays: x [N, ...], labels [N, ...] or None. They are copied; copy=False uses the memory of C-contiguous arrays in place, which must
+    """Samples from arrays: x [N, ...], labels y [N, ...] or None. They are copied; copy=False uses the memory of C-contiguous arrays in place, which must
     then stay as they are. classes: labels must be below it."""
 
     def __init__(self, x: Any, y: Any = None, *, classes: int = 0, copy: Any = True) -> None:
@@ -209,9 +212,10 @@ class TensorDataset(_LibraryDataset):
 
 
 class IDX(_LibraryDataset):
-    """A pair of IDX files (the format of MNIST), plain or gzip. Samples are uint8 [1, H, W]: a Transform makes floats of them."""
+    """A pair of IDX files (the format of MNIST), plain or gzip. images: path of unsigned bytes [N, H, W]; labels: path of as many, or None; classes: labels must be
+    below it, 0 for any. Samples are uint8 [1, H, W]: a Transform makes floats of them."""
 
-    def __init__(self, images: Any, labels: Optional[Tensor] = None, classes: int = 0) -> None:
+    def __init__(self, images: Any, labels: Any = None, classes: int = 0) -> None:
         handle = ctypes.c_void_p()
         check(lib.gt_dataset_from_idx(os.fsencode(images), None if labels is None else os.fsencode(labels), classes, ctypes.byref(handle)))
         self._handle = _Handle(handle.value, None)
@@ -219,7 +223,8 @@ class IDX(_LibraryDataset):
 
 
 class FashionMNIST(IDX):
-    """Fashion-MNIST from `root`, GTRAIN_DATA or /usr/share/datasets/fashion-mnist (Debian's package dataset-fashion-mnist)."""
+    """Fashion-MNIST from `root`, GTRAIN_DATA or /usr/share/datasets/fashion-mnist (Debian's package dataset-fashion-mnist): 60000 images to
+    train with, or with train=False the 10000 to test with, uint8 [1, 28, 28]. MEAN and STD are of the pixels over 255."""
 
     CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
     MEAN, STD = 0.2860, 0.3530
@@ -234,7 +239,7 @@ class FashionMNIST(IDX):
             if path is None:
                 raise NotFoundError(f"{base}[.gz] is not there: install dataset-fashion-mnist, or give the folder with root= or GTRAIN_DATA")
             paths.append(path)
-        super().__init__(*paths, classes=10)
+        super().__init__(paths[0], paths[1], classes=10)
 
 
 class Transform:
@@ -251,6 +256,7 @@ class Transform:
             _destroy(self._h)
 
     def to_float(self, scale: float = 1 / 255) -> Transform:
+        """uint8 (or float32) to float32, times `scale`. Returns the Transform."""
         check(lib.gt_transform_to_float(self._h, scale))
         return self
 
@@ -264,10 +270,13 @@ class Transform:
         return self
 
     def random_crop(self, height: int = 0, width: int = 0, padding: Any = 0) -> Transform:
+        """Pads the last two axes with `padding` zeros on each side and cuts out height x width at a random place; 0: as large as before. Returns the
+        Transform."""
         check(lib.gt_transform_random_crop(self._h, height, width, padding))
         return self
 
     def horizontal_flip(self, p: float = 0.5) -> Transform:
+        """Mirrors the last axis with probability `p`. Returns the Transform."""
         check(lib.gt_transform_horizontal_flip(self._h, p))
         return self
 
@@ -275,6 +284,8 @@ class Transform:
 class Loader(Owned):
     """Batches of a data set: `for x, y in loader:` is one epoch, each in a new order with shuffle. x alone where there are no labels.
 
+    dataset: a Dataset. batch_size: samples in a batch; drop_last leaves a last, smaller one out. transform: a Transform of each sample. seed: of the order
+    and the transforms. prefetch: batches made ahead, 1 to 4, 0 for 4.
     num_workers: threads, 0 lets the library choose. dtype: of the samples on the device. timeout: seconds that one sample may take, 0 for ever.
     """
 
@@ -301,6 +312,7 @@ class Loader(Owned):
 
     @property
     def batch_size(self) -> int:
+        """Samples in each batch, but perhaps the last of an epoch."""
         return lib.gt_loader_batch_size(self._live())
 
     @property
@@ -339,7 +351,7 @@ class Loader(Owned):
 
     def _failure(self, status):
         error = failure(self._ctx, status)
-        handle = self.dataset
+        handle: Any = self.dataset
         while handle is not None and isinstance(handle, _LibraryDataset):
             handle = handle._source
         fetcher = handle._handle.kept if handle is not None and handle._handle is not None else None

@@ -71,6 +71,7 @@ def examine(*, own_process: bool = False, module: Optional[str] = None, library_
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
+    """The program `python -m gtrain.doctor`: prints the text, or with --json the data. Returns the exit code: 0 ready, 1 CPU only, 2 broken."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if [a for a in arguments if a != "--json"]:
         print("usage: python -m gtrain.doctor [--json]", file=sys.stderr)

@@ -11,6 +11,7 @@ from ._context import context_for
 from ._errors import ArgumentError, StateError, carry, check, failure
 from ._library import lib, options
 from ._tensor import wrap
+from .nn.module import IncompatibleKeys
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -44,6 +45,7 @@ class SafeTensors:
         self._h, self._device = handle.value, device
 
     def close(self) -> None:
+        """Closes the file. Tensors that were read from it stay."""
         handle, self._h = self._h, None
         if handle is not None:
             lib.gt_safetensors_close(handle)
@@ -66,6 +68,7 @@ class SafeTensors:
         return lib.gt_safetensors_count(self._live())
 
     def keys(self) -> List[str]:
+        """The tensors' names, in the order of the file."""
         info = options("gt_safetensors_info")
         names = []
         for i in range(len(self)):
@@ -88,6 +91,7 @@ class SafeTensors:
 
     @property
     def metadata(self) -> Dict[str, str]:
+        """The file's texts by their key."""
         pair = _api.gt_text_pair()
         found = {}
         for i in range(lib.gt_safetensors_metadata_count(self._live())):
@@ -125,14 +129,14 @@ def _failed(status: int, ctx: Any, found: List[Tuple[int, str, str]]) -> None:
         raise error
 
 
-def load_module(module: Any, path: Any, strict: bool = True) -> Tuple[List[str], List[str]]:
-    """Overwrites a module's parameters and buffers, all or nothing. Returns (missing, unexpected) names; an error has all that does not fit in its
+def load_module(module: Any, path: Any, strict: bool = True) -> IncompatibleKeys:
+    """Overwrites a module's parameters and buffers, all or nothing. Returns (missing_keys, unexpected_keys); an error has all that does not fit in its
     `mismatches`."""
     found: List[Tuple[int, str, str]] = []
     o = options("gt_module_load_options")
     o.strict, o.on_mismatch = bool(strict), _mismatches(found)
     _failed(lib.gt_module_load(module._h, os.fsencode(path), ctypes.byref(o)), module._ctx, found)
-    return tuple([n for k, n, _ in found if k == kind] for kind in (_api.GT_MISMATCH_MISSING, _api.GT_MISMATCH_UNEXPECTED))  # type: ignore[return-value]
+    return IncompatibleKeys(*([n for k, n, _ in found if k == kind] for kind in (_api.GT_MISMATCH_MISSING, _api.GT_MISMATCH_UNEXPECTED)))
 
 
 # --- the state of a run -------------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,20 @@ from ._library import lib, options
 CATEGORIES = tuple(lib.gt_memory_category_name(c).decode() for c in range(_api.GT_MEMORY_CATEGORY_COUNT))
 
 
+# The library's texts name its own functions.
+_NAMES = {
+    "gt_offload_begin": "gt.offload", "gt_autocast_begin": "gt.amp.autocast", "gt_context_set_workspace_limit to 0": "context.set_workspace_limit(0)",
+    "gt_memory_last_oom has all": "the exception's report has all",
+}  # fmt: skip
+
+
+def spoken(text: str) -> str:
+    """A text of the library with the names that Python has for its functions."""
+    for name, here in _NAMES.items():
+        text = text.replace(name, here)
+    return text
+
+
 def _size(n):
     for unit in ("bytes", "KiB", "MiB"):
         if n < 1024:
@@ -82,6 +96,27 @@ class Remedy:
     count: int
     target: str
 
+    @property
+    def call(self) -> str:
+        """What to write, or "" where it is no matter of one call: `net` is the outermost module, `optimizer` the one in use."""
+        if self.kind == "MICRO_BATCH":
+            return f"gt.accumulate(optimizer, {self.accumulation})"
+        if self.kind == "CHECKPOINT" and self.segments:
+            return (f"net.get_submodule({self.target!r})" if self.target else "net") + f".set_segments({self.segments})"
+        if self.kind == "CHECKPOINT" and self.depth == 1:
+            return "for module in net.children(): module.checkpointing = True"
+        if self.kind == "CHECKPOINT":
+            return f"for name, module in net.named_modules(): module.checkpointing |= name.count('.') == {self.depth - 1}"
+        if self.kind == "HALF_PRECISION":
+            return "with gt.amp.autocast(): ..."
+        if self.kind == "OFFLOAD":
+            return f"with gt.offload({self.limit}): ..."
+        if self.kind == "WORKSPACE_LIMIT":
+            return f"context.set_workspace_limit({self.limit})"
+        if self.kind == "RAISE_LIMIT":
+            return f"gt.memory.set_limit({self.limit})"
+        return ""
+
 
 class Report:
     """Who holds the memory, why a request failed, and what can be done, ranked by the bytes that each would free. str() is the text, `data` the whole as
@@ -115,7 +150,7 @@ class Report:
 
     def __init__(self, ctx: Any, struct: Any) -> None:
         self._ctx = ctx
-        self.text = _written(lib.gt_oom_report_text, struct, _api.GT_OOM_TEXT_SIZE)
+        self.text = spoken(_written(lib.gt_oom_report_text, struct, _api.GT_OOM_TEXT_SIZE))
         self.json = _written(lib.gt_oom_report_json, struct, 16384)
         self.data = json.loads(self.json)
         self.cause = lib.gt_oom_cause_name(struct.cause).decode()
@@ -154,7 +189,7 @@ class Group:
     bytes: int
     largest: int
     count: int
-    shape: tuple
+    shape: Optional[tuple]
 
 
 def _group(g):
@@ -165,6 +200,7 @@ def _group(g):
 def _remedy(r):
     numbers = {n: getattr(r, n) for n in ("bytes", "need", "micro_batch", "accumulation", "depth", "segments", "limit", "process", "count")}
     texts = {n: getattr(r, n).decode(errors="replace") for n in ("subject", "cost", "target")}
+    texts["subject"] = spoken(texts["subject"])
     return Remedy(kind=lib.gt_oom_remedy_name(r.kind).decode(), enough=bool(r.enough), **numbers, **texts)
 
 
@@ -197,13 +233,14 @@ class Memory:
         import weakref
 
         self._ref = weakref.ref(ctx)
-        self._observer = None
+        self._observer: Any = None
 
     @property
     def _ctx(self):
         return self._ref()
 
     def stats(self) -> Stats:
+        """A Stats: bytes in use, cached and reserved, by category, their peaks, and counts. Never waits."""
         s = options("gt_memory_stats")
         check(lib.gt_memory_get_stats(self._ctx._live(), ctypes.byref(s)))
         plain = {n: getattr(s, n) for n in Stats.__dataclass_fields__ if not n.startswith("categor")}
@@ -221,6 +258,7 @@ class Memory:
         return last_out_of_memory(self._ctx)
 
     def reset_peak(self) -> None:
+        """The peaks begin again at what is in use now."""
         check(lib.gt_memory_reset_peak(self._ctx._live()))
 
     def trim(self) -> None:
@@ -255,7 +293,7 @@ class Memory:
         """`function(report)` is called before a request fails. If it made memory free and returns true, the request is tried again. It must not run
         ops. None: no observer."""
         ctx = self._ctx
-        ref = self._ref
+        ref: Any = self._ref
 
         def call(user, handle, report):
             try:

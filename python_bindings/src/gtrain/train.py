@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple, Union
 
 from . import _api
@@ -90,7 +90,12 @@ class FitResult:
     samples_per_second: float
     training: Metrics
     validation: Metrics
-    history: tuple
+    history: tuple = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        from ._html import fit_html
+
+        return fit_html(self)
 
 
 def _metrics(m):
@@ -111,7 +116,8 @@ def _plain(cls, struct, **more):
 
 class Trainer(Owned):
     """loss: "cross_entropy" (labels are classes; accuracy is measured), "mse", or a function of (output, y) that returns the mean loss over the batch
-    as a tensor. precision: "f32", "f16", "bf16". schedule: an optim.Schedule. accumulation: batches that make one update. checkpointing: segments that a
+    as a tensor. module and optimizer: what is trained, and how. clip_norm, clip_value: greatest global norm, and size of an element, of the gradients; 0: no
+    limit. scaler: the GradScaler for "f16"; one is made where none is given. log_every: steps between readings of the metrics, each of which waits for the device. precision: "f32", "f16", "bf16". schedule: an optim.Schedule. accumulation: batches that make one update. checkpointing: segments that a
     Sequential is cut into. shrink_on_oom: when memory runs out, the update is done again with smaller micro-batches. offload: tensors of at least so many
     bytes that wait for backward go to the host. compile: updates and evaluation run as compiled steps with the same results (see gt.Step): Python code of the
     module and the loss runs only when a new shape is traced, and must not read values; not with offload. memory_budget: bytes that weights, optimizer state and
@@ -166,6 +172,7 @@ class Trainer(Owned):
         # Always there, so that KeyboardInterrupt is noticed between two steps.
         o.on_step, o.on_epoch = self._step_fn, self._epoch_fn
         self._history: Any = []
+        self._bars: Any = None
         handle = ctypes.c_void_p()
         check(lib.gt_trainer_create(module._h, ctypes.byref(o), ctypes.byref(handle)), ctx)
         self._hold(handle.value, ctx, lib.gt_trainer_destroy)
@@ -175,11 +182,14 @@ class Trainer(Owned):
         try:
             if pending():
                 return 1
-            call = self.on_step
-            if call is None:
+            call, bars = self.on_step, self._bars
+            if call is None and bars is None:
                 return 0
             with Callback(self._ctx):
-                stop = bool(call(Progress(progress.contents)))
+                p = Progress(progress.contents)
+                if bars is not None:
+                    bars.step(p)
+                stop = bool(call(p)) if call is not None else False
         except BaseException as error:
             carry(error)
         return stop
@@ -190,6 +200,8 @@ class Trainer(Owned):
             with Callback(self._ctx):
                 p = Progress(progress.contents)
                 self._history.append(p)
+                if self._bars is not None:
+                    self._bars.epoch(p)
                 stop = bool(self.on_epoch(p)) if self.on_epoch is not None else False
         except BaseException as error:
             carry(error)
@@ -211,14 +223,25 @@ class Trainer(Owned):
             carry(error)
             return None
 
-    def fit(self, training: Loader, epochs: int = 1, validation: Optional[Loader] = None) -> FitResult:
-        """Trains for `epochs` more epochs, and evaluates after each. Returns a FitResult."""
+    def fit(self, training: Loader, epochs: int = 1, validation: Optional[Loader] = None, *, progress: bool = False) -> FitResult:
+        """Trains for `epochs` more epochs, and evaluates after each. Returns a FitResult. progress: shows a bar for each epoch; needs tqdm."""
         result = options("gt_fit_result")
         self._history = []
         self._loaders = (training, validation)  # kept for the call
-        with held():
-            status = lib.gt_trainer_fit(self._live(), training._live(), None if validation is None else validation._live(), epochs, ctypes.byref(result))
-            training._fresh = False
+        if progress:
+            from .progress import Bars
+
+            self._bars = Bars()
+        try:
+            with held():
+                status = lib.gt_trainer_fit(self._live(), training._live(), None if validation is None else validation._live(), epochs, ctypes.byref(result))
+                training._fresh = False
+                if validation is not None:
+                    validation._fresh = False
+        finally:
+            if self._bars is not None:
+                self._bars.close()
+                self._bars = None
         finish(status, self._ctx)
         return _plain(FitResult, result, history=tuple(self._history))
 

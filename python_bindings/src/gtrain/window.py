@@ -81,7 +81,7 @@ class _MicroBatch:
 
 class Window(Owned):
     """Accumulates over `micro_batches` micro-batches. module: whose batch-norm statistics go back when a window fails. schedule: an optim.Schedule, by the
-    number of updates done. clip_norm, clip_value: of the true gradients."""
+    number of updates done. optimizers: one or several, updated together. scaler: a GradScaler. clip_norm, clip_value: of the true gradients."""
 
     def __init__(
         self,
@@ -122,6 +122,7 @@ class Window(Owned):
         check(lib.gt_window_cancel(self._live()), self._ctx)
 
     def set_micro_batches(self, micro_batches: int) -> None:
+        """How many micro-batches make a window from now on. StateError inside one."""
         check(lib.gt_window_set_micro_batches(self._live(), micro_batches))
 
     def set_updates(self, updates: int) -> None:

@@ -16,7 +16,7 @@ from .module import Module
 
 if TYPE_CHECKING:
     from .._tensor import Tensor
-    from .._typing import DeviceLike, Dim, DtypeLike, IntPair, Shape
+    from .._typing import DeviceLike, DtypeLike, IntPair, Shape
 
 
 class LibraryModule(Module):
@@ -33,18 +33,25 @@ class LibraryModule(Module):
 
 
 class Linear(LibraryModule):
+    """input [..., in_features] to [..., out_features]: input weight^T + bias. weight [out, in] and bias [out] (None with bias=False) start as
+    U(-1/sqrt(in), 1/sqrt(in)). dtype: float32 by default."""
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, device: DeviceLike = None, dtype: DtypeLike = None) -> None:
         o = options("gt_nn_linear_options")
         o.bias = bool(bias)
         self._make(device, lib.gt_nn_linear, in_features, out_features, ctypes.byref(o))
         self.to(dtype=dtype)
 
-    in_features = property(lambda self: self.weight.shape[1])
-    out_features = property(lambda self: self.weight.shape[0])
-    bias = property(lambda self: self._tensor("bias"))
+    in_features = property(lambda self: self.weight.shape[1], doc="The length of an input's last axis.")
+    out_features = property(lambda self: self.weight.shape[0], doc="The length of the result's last axis.")
+    bias = property(lambda self: self._tensor("bias"), doc="[out_features], or None.")
 
 
 class Conv2d(LibraryModule):
+    """input [N, in_channels, H, W], kernels weight [out_channels, in_channels / groups, kh, kw] and bias [out_channels] (None with bias=False).
+    kernel_size, stride, padding (zeros on both sides, or "same" or "valid") and dilation: a number, or (vertical, horizontal). padding_mode: "zeros"
+    alone. dtype: float32 by default."""
+
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: IntPair, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", *, device: DeviceLike = None,
         dtype: DtypeLike = None,
@@ -64,8 +71,8 @@ class Conv2d(LibraryModule):
         self._make(device, lib.gt_nn_conv2d, in_channels, out_channels, kernel[0], ctypes.byref(o))
         self.to(dtype=dtype)
 
-    out_channels = property(lambda self: self.weight.shape[0])
-    bias = property(lambda self: self._tensor("bias"))
+    out_channels = property(lambda self: self.weight.shape[0], doc="The channels of the result.")
+    bias = property(lambda self: self._tensor("bias"), doc="[out_channels], or None.")
 
 
 class _BatchNorm(LibraryModule):
@@ -76,47 +83,55 @@ class _BatchNorm(LibraryModule):
         o.affine, o.track_running_stats, o.epsilon, o.momentum = bool(affine), bool(track_running_stats), eps, momentum
         self._make(device, lib.gt_nn_batch_norm, num_features, ctypes.byref(o))
 
-    def _optional(name: Any):  # noqa: N805 - a factory of properties
-        return property(lambda self: self._tensor(name))
-
-    weight, bias = _optional("weight"), _optional("bias")
-    running_mean, running_var = _optional("running_mean"), _optional("running_var")
-    del _optional
+    weight = property(lambda self: self._tensor("weight"), doc="[num_features], 1 at first; None with affine=False.")
+    bias = property(lambda self: self._tensor("bias"), doc="[num_features], 0 at first; None with affine=False.")
+    running_mean = property(lambda self: self._tensor("running_mean"), doc="[num_features], 0 at first; None with track_running_stats=False.")
+    running_var = property(lambda self: self._tensor("running_var"), doc="[num_features], 1 at first; None with track_running_stats=False.")
 
     @property
     def num_batches_tracked(self) -> Any:
+        """How many batches the running statistics have seen, an int64 scalar; None without them."""
         return dict(self.named_buffers()).get("num_batches_tracked")
 
 
 class BatchNorm1d(_BatchNorm):
-    """[N, C]."""
+    """Inputs [N, C], normalised for each of the C = num_features channels; see BatchNorm2d for the arguments."""
 
 
 class BatchNorm2d(_BatchNorm):
-    """[N, C, H, W]."""
+    """Inputs [N, C, H, W], normalised for each of the C = num_features channels: in training with the batch's mean and variance, towards which the running ones
+    move by `momentum`; in evaluation with the running ones (with track_running_stats=False always with the batch's). affine: with weight and bias. `eps` is added
+    to the variance."""
 
 
 class LayerNorm(LibraryModule):
+    """Normalises over the last axes, whose lengths are normalized_shape (a number or several). elementwise_affine: with weight 1 and bias 0 of that
+    shape. `eps` is added to the variance."""
+
     def __init__(self, normalized_shape: Shape, eps: float = 1e-5, elementwise_affine: bool = True, *, device: DeviceLike = None) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         o = options("gt_nn_layer_norm_options")
         o.affine, o.epsilon = bool(elementwise_affine), eps
         self._make(device, lib.gt_nn_layer_norm, len(shape), (ctypes.c_int64 * len(shape))(*shape), ctypes.byref(o))
 
-    weight = property(lambda self: self._tensor("weight"))
-    bias = property(lambda self: self._tensor("bias"))
+    weight = property(lambda self: self._tensor("weight"), doc="Of normalized_shape, 1 at first; None without elementwise_affine.")
+    bias = property(lambda self: self._tensor("bias"), doc="Of normalized_shape, 0 at first; None without elementwise_affine.")
 
 
 class Embedding(LibraryModule):
+    """Integer indices of any shape [...] to [..., embedding_dim]: rows of weight [num_embeddings, embedding_dim], which starts as N(0, 1)."""
+
     def __init__(self, num_embeddings: int, embedding_dim: int, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_embedding, num_embeddings, embedding_dim)
 
-    num_embeddings = property(lambda self: self.weight.shape[0])
-    embedding_dim = property(lambda self: self.weight.shape[1])
+    num_embeddings = property(lambda self: self.weight.shape[0], doc="Indices are below it.")
+    embedding_dim = property(lambda self: self.weight.shape[1], doc="The length of a row.")
 
 
 class Identity(LibraryModule):
-    def __init__(self, *, device: DeviceLike = None) -> None:
+    """Takes any arguments, so that it can stand in for another layer."""
+
+    def __init__(self, *arguments: Any, device: DeviceLike = None, **named: Any) -> None:
         self._make(device, lib.gt_nn_identity)
 
 
@@ -128,6 +143,8 @@ class ReLU(LibraryModule):
 
 
 class GELU(LibraryModule):
+    """x Phi(x); approximate="tanh": by its tanh approximation, as in GPT-2."""
+
     def __init__(self, approximate: str = "none", *, device: DeviceLike = None) -> None:
         if approximate not in ("none", "tanh"):
             raise ArgumentError(f"GELU: approximate {approximate!r}: give 'none' or 'tanh'")
@@ -135,42 +152,60 @@ class GELU(LibraryModule):
 
 
 class SiLU(LibraryModule):
+    """x sigmoid(x). `inplace` is accepted and makes no difference."""
+
     def __init__(self, inplace: bool = False, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_silu)
 
 
 class Tanh(LibraryModule):
+    """The hyperbolic tangent."""
+
     def __init__(self, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_tanh)
 
 
 class Sigmoid(LibraryModule):
+    """1 / (1 + e^-x)."""
+
     def __init__(self, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_sigmoid)
 
 
 class MaxPool2d(LibraryModule):
+    """The largest element of each window of [N, C, H, W]. kernel_size, stride (None: the kernel's size) and padding (at most half the kernel): a number,
+    or (vertical, horizontal)."""
+
     def __init__(self, kernel_size: IntPair, stride: Any = None, padding: Any = 0, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_max_pool2d, pair(kernel_size)[0], ctypes.byref(pool_options(kernel_size, stride, padding)))
 
 
 class AvgPool2d(LibraryModule):
+    """The mean of each window of [N, C, H, W]. kernel_size, stride (None: the kernel's size) and padding: a number, or (vertical, horizontal).
+    count_include_pad: padding counts as zeros."""
+
     def __init__(self, kernel_size: IntPair, stride: Any = None, padding: Any = 0, count_include_pad: bool = True, *, device: DeviceLike = None) -> None:
         o = pool_options(kernel_size, stride, padding, count_include_pad)
         self._make(device, lib.gt_nn_avg_pool2d, pair(kernel_size)[0], ctypes.byref(o))
 
 
 class AdaptiveAvgPool2d(LibraryModule):
+    """Means over windows that divide [N, C, H, W] into output_size: a number, or (height, width)."""
+
     def __init__(self, output_size: IntPair, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_adaptive_avg_pool2d, *pair(output_size))
 
 
 class Dropout(LibraryModule):
+    """In training each element is 0 with probability `p`, else divided by 1 - p. `inplace` is accepted and makes no difference."""
+
     def __init__(self, p: float = 0.5, inplace: bool = False, *, device: DeviceLike = None) -> None:
         self._make(device, lib.gt_nn_dropout, p)
 
 
 class Flatten(LibraryModule):
+    """The axes from start_dim on as one: [N, C, H, W] to [N, C*H*W]. end_dim must be -1."""
+
     def __init__(self, start_dim: int = 1, end_dim: int = -1, *, device: DeviceLike = None) -> None:
         if end_dim != -1:
             raise ArgumentError("Flatten: end_dim must be -1; use Tensor.flatten for another")
@@ -178,16 +213,22 @@ class Flatten(LibraryModule):
 
 
 class Softmax(Module):
+    """e^x over its sum along axis `dim`."""
+
     def __init__(self, dim: int = -1, *, device: DeviceLike = None) -> None:
         super().__init__(device=device)
         self.dim = dim
 
     def forward(self, input: Tensor) -> Any:
+        """input of any shape that has the axis; the result has the same."""
         return F.softmax(input, self.dim)
 
 
 class LogSoftmax(Softmax):
+    """The logarithm of softmax along axis `dim`, without its loss of precision."""
+
     def forward(self, input: Tensor) -> Any:
+        """input of any shape that has the axis; the result has the same."""
         return F.log_softmax(input, self.dim)
 
 
@@ -195,6 +236,9 @@ class LogSoftmax(Softmax):
 
 
 class CrossEntropyLoss(Module):
+    """Cross entropy of logits and class numbers. weight [classes]: of each class, or None; ignore_index: labels that do not count; reduction: "mean",
+    "sum" or "none"; label_smoothing in [0, 1]. Half-precision logits give a float32 loss."""
+
     def __init__(
         self, weight: Optional[Tensor] = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, *, device: DeviceLike = None
     ) -> None:
@@ -203,17 +247,21 @@ class CrossEntropyLoss(Module):
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
 
     def forward(self, input: Tensor, target: Tensor) -> Any:
+        """input [N, classes] and integer labels [N]; or [N, classes, ...] and [N, ...]."""
         return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 
     __call__ = forward
 
 
 class MSELoss(Module):
+    """Squared differences; reduction: "mean", "sum" or "none"."""
+
     def __init__(self, reduction: str = "mean", *, device: DeviceLike = None) -> None:
         super().__init__(device=device)
         self.reduction = reduction
 
     def forward(self, input: Tensor, target: Tensor) -> Any:
+        """input and target of one shape."""
         return F.mse_loss(input, target, self.reduction)
 
     __call__ = forward
@@ -242,6 +290,7 @@ class Sequential(LibraryModule):
         return [name for name, _ in self.named_children()]
 
     def append(self, module: Module) -> Sequential:
+        """Adds a child at the end, named by the next number; returns the Sequential."""
         numbers = [int(n) for n in self._names() if n.isdigit()]
         self.add_module(str(max(numbers, default=-1) + 1), module)
         return self
@@ -276,7 +325,7 @@ class Sequential(LibraryModule):
 
 
 class ModuleList(Module):
-    """Modules in a list; without a forward."""
+    """Modules in a list; without a forward. `modules`: any iterable of them."""
 
     def __init__(self, modules: Any = (), *, device: DeviceLike = None) -> None:
         modules = list(modules)
@@ -284,10 +333,12 @@ class ModuleList(Module):
         self.extend(modules)
 
     def append(self, module: Module) -> Any:
+        """Adds a module at the end; returns the list."""
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Any) -> Any:
+        """Adds several modules at the end; returns the list."""
         for module in modules:
             self.append(module)
         return self
@@ -306,6 +357,8 @@ class ModuleList(Module):
 
 
 class ModuleDict(Module):
+    """Modules by name; without a forward. `modules`: a dictionary, or pairs."""
+
     def __init__(self, modules: Any = (), *, device: DeviceLike = None) -> None:
         modules = dict(modules)
         super().__init__(device=next(iter(modules.values()))._ctx if modules and device is None else device)
@@ -328,12 +381,15 @@ class ModuleDict(Module):
         self.add_module(name, module)
 
     def keys(self) -> Any:
+        """The names."""
         return self._children.keys()
 
     def values(self) -> Any:
+        """The modules."""
         return self._children.values()
 
     def items(self) -> Any:
+        """Pairs of name and module."""
         return self._children.items()
 
 
@@ -369,6 +425,7 @@ def resnet18(num_classes: int = 1000, *, device: DeviceLike = None) -> Sequentia
 
 
 def resnet50(num_classes: int = 1000, *, device: DeviceLike = None) -> Sequential:
+    """For images [N, 3, H, W] to [N, num_classes]; torchvision's names, so that its state dicts load."""
     return _network(lib.gt_nn_resnet50, num_classes, device)
 
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .. import _api
 from .._context import Callback, context_for, finish
@@ -21,13 +21,26 @@ from .._errors import ArgumentError, NotFoundError, NotSupportedError, ShapeErro
 from .._library import lib, options
 from .._signals import callbacks
 from .._tensor import Parameter, Tensor, borrow, handles, wrap
+from .functional import foreign
 
 if TYPE_CHECKING:
     from .._typing import DeviceLike, DtypeLike
 
 _get_ident = threading.get_ident
-_modules = weakref.WeakValueDictionary()  # by number: modules whose forward is Python's
+_modules: Any = weakref.WeakValueDictionary()  # by number: modules whose forward is Python's
 _numbers = itertools.count(1)
+
+
+class IncompatibleKeys(NamedTuple):
+    """What load_state_dict left as it was, and what it had no place for."""
+
+    missing_keys: List[str]
+    unexpected_keys: List[str]
+
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
 class _Tree:
@@ -57,6 +70,9 @@ class _Call:
     """A Python module that is being called from Python: its arguments as they are, and what it returned."""
 
     __slots__ = ("arguments", "named", "result")
+    arguments: Any
+    named: Any
+    result: Any
 
 
 @_api.gt_nn_forward_fn
@@ -131,7 +147,10 @@ class Module:
         if not self._is_python:
             if named:
                 return self.forward(*inputs, **named)
-            h = lib.gt_module_forward(self._h, inputs[0]._h) if len(inputs) == 1 else lib.gt_module_forward_many(self._h, handles(inputs), len(inputs))
+            try:
+                h = lib.gt_module_forward(self._h, inputs[0]._h) if len(inputs) == 1 else lib.gt_module_forward_many(self._h, handles(inputs), len(inputs))
+            except AttributeError:
+                raise foreign(type(self).__name__, inputs) from None
             if h is None:
                 raise failure(ctx)
             return wrap(ctx, h)
@@ -164,6 +183,7 @@ class Module:
         return call.result
 
     def forward(self, *inputs: Any) -> Any:
+        """Computes the module's result from its inputs; subclasses define it. Call the module itself, not this."""
         if self._is_python:
             raise NotSupportedError(f"{type(self).__name__} has no forward")
         return self(*inputs)
@@ -319,6 +339,8 @@ class Module:
         _remember(self._ctx, parameter)
 
     def register_buffer(self, name: str, tensor: Optional[Tensor], persistent: bool = True, keep_f32: bool = False) -> None:
+        """A tensor that belongs to the state but has no gradient, found as an attribute of that name. persistent=False: an attribute alone, not part of
+        the state. keep_f32: `.half()` leaves it float32."""
         self._require_made()
         if tensor is None or not persistent:
             self.__dict__[name] = tensor
@@ -336,6 +358,7 @@ class Module:
 
     @property
     def context(self) -> Any:
+        """The Context in which the module was made, and stays."""
         return self._ctx
 
     @property
@@ -365,7 +388,9 @@ class Module:
         return found
 
     def named_children(self) -> Iterator[Tuple[str, Module]]:
-        handle, text = ctypes.c_void_p(), ctypes.c_char_p()
+        """Pairs of name and module, of the direct children."""
+        handle = ctypes.c_void_p()
+        text: Any = ctypes.c_char_p()
         names = []
         for i in range(lib.gt_module_child_count(self._h)):
             check(lib.gt_module_child(self._h, i, ctypes.byref(text), ctypes.byref(handle)))
@@ -374,17 +399,21 @@ class Module:
             yield name, self._child(name)
 
     def children(self) -> Iterator[Module]:
+        """The direct children."""
         return (child for _, child in self.named_children())
 
     def named_modules(self, prefix: str = "") -> Iterator[Tuple[str, Module]]:
+        """Pairs of dotted name and module, of this one ("") and all below it, parents first; `prefix` stands before each name."""
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix and name else prefix or name)
 
     def modules(self) -> Iterator[Module]:
+        """This module and all below it, parents first."""
         return (m for _, m in self.named_modules())
 
-    def get_submodule(self, target: Tensor) -> Module:
+    def get_submodule(self, target: str) -> Module:
+        """The module of a dotted path below this one ("layer1.0.conv1"); "" is the module itself."""
         module = self
         for name in target.split(".") if target else ():
             child = module._child(name)
@@ -400,12 +429,15 @@ class Module:
         return _known(self._ctx, handle.value) if status == 0 and handle.value else None
 
     def _listed(self, count, get, kind):
-        handle, text = ctypes.c_void_p(), ctypes.c_char_p()
+        handle = ctypes.c_void_p()
+        text: Any = ctypes.c_char_p()
         for i in range(count(self._h)):
             check(get(self._h, i, ctypes.byref(text), ctypes.byref(handle)), self._ctx)
             yield text.value.decode(), _known(self._ctx, handle.value, kind)
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: Any = True) -> Iterator[Tuple[str, Parameter]]:
+        """Pairs of dotted name and Parameter, of all below, or with recurse=False of this module alone. Tied weights come once, under their first name,
+        unless remove_duplicate is False. `prefix` stands before each name."""
         seen = set()
         for name, p in list(self._listed(lib.gt_module_parameter_count, lib.gt_module_parameter, Parameter)):
             if (recurse or "." not in name) and not (remove_duplicate and p._h in seen):
@@ -413,14 +445,17 @@ class Module:
                 yield (f"{prefix}.{name}" if prefix else name), p
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """The parameters of all below, tied ones once; with recurse=False of this module alone."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(self, recurse: bool = True) -> Iterator[Tuple[str, Tensor]]:
+        """Pairs of dotted name and tensor, of the buffers below, or with recurse=False of this module alone."""
         for name, b in list(self._listed(lib.gt_module_buffer_count, lib.gt_module_buffer, None)):
             if recurse or "." not in name:
                 yield name, b
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The buffers of all below; with recurse=False of this module alone."""
         return (b for _, b in self.named_buffers(recurse))
 
     def num_parameters(self) -> builtins.int:
@@ -430,6 +465,7 @@ class Module:
         return elements.value
 
     def extra_repr(self) -> str:
+        """What a subclass wants shown behind its name; nothing by default."""
         return ""
 
     def __repr__(self) -> str:
@@ -452,10 +488,10 @@ class Module:
         out.update((name, b.detach()) for name, b in self.named_buffers())
         return out
 
-    def load_state_dict(self, state: Any, strict: bool = True) -> Tuple[List[str], List[str]]:
+    def load_state_dict(self, state: Any, strict: bool = True) -> IncompatibleKeys:
         """Takes the values over from tensors, NumPy arrays or PyTorch's tensors by name. Nothing is changed unless all of it fits: names (with
-        `strict`) and shapes. Returns (missing, unexpected) names."""
-        own = dict(self.named_parameters(remove_duplicate=False))
+        `strict`) and shapes. Returns (missing_keys, unexpected_keys)."""
+        own: Dict[str, Tensor] = dict(self.named_parameters(remove_duplicate=False))
         own.update(self.named_buffers())
         missing = [name for name in own if name not in state]
         unexpected = [name for name in state if name not in own]
@@ -475,19 +511,26 @@ class Module:
         with no_grad(context=self._ctx):
             for name, value in values.items():
                 own[name].copy_(value)
-        return missing, unexpected
+        return IncompatibleKeys(missing, unexpected)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled: make another one, and give it this one's state_dict()")
 
     # --- modes
 
     @property
     def training(self) -> bool:
+        """Whether it is in training mode, as a new module is."""
         return bool(lib.gt_module_training(self._h))
 
     def train(self, mode: bool = True) -> Module:
+        """Training mode, or with False evaluation: batch norm uses its running statistics and dropout passes its input on. For all below. Returns the
+        module."""
         check(lib.gt_module_set_training(self._h, bool(mode)))
         return self
 
     def eval(self) -> Module:
+        """Evaluation mode, as train(False). Returns the module."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Module:
@@ -496,6 +539,7 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of all parameters below, whatever set_to_none is."""
         check(lib.gt_module_zero_grad(self._h))
 
     def to(self, *targets: Any, dtype: DtypeLike = None, device: DeviceLike = None) -> Module:
@@ -514,15 +558,19 @@ class Module:
         return self
 
     def half(self) -> Module:
+        """To float16; parameters and statistics of norms stay float32. Returns the module."""
         return self.to("float16")
 
     def bfloat16(self) -> Module:
+        """To bfloat16; parameters and statistics of norms stay float32. Returns the module."""
         return self.to("bfloat16")
 
     def float(self) -> Module:
+        """To float32. Returns the module."""
         return self.to("float32")
 
     def double(self) -> Module:
+        """To float64. Returns the module."""
         return self.to("float64")
 
     def apply(self, function: Callable[[Module], Any]) -> Module:

@@ -35,4 +35,5 @@ def clip_grad_norm_(parameters: Any, max_norm: float) -> Tensor:
 
 
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
+    """Clamps each element of the gradients to [-clip_value, clip_value]; NaN stays."""
     _with_optimizer(parameters, lambda optimizer, ctx: check(lib.gt_optimizer_clip_grad_value(optimizer, clip_value), ctx))

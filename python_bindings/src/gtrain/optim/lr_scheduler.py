@@ -9,7 +9,8 @@ from .._errors import ArgumentError
 
 
 class LRScheduler:
-    """Base: subclasses give the factor on each group's first learning rate after `self.last_epoch` steps."""
+    """Base: subclasses give the factor on each group's first learning rate after `self.last_epoch` steps. optimizer: whose groups' rates are set, at once and by
+    each step()."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -20,12 +21,15 @@ class LRScheduler:
         self._apply()
 
     def factor(self, step: Any, group: Any) -> float:
+        """What the group's first learning rate is multiplied by after `step` steps; subclasses define it. `group`: its number."""
         raise NotImplementedError
 
     def get_last_lr(self) -> List[float]:
+        """The learning rate of each group as it is now."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self) -> None:
+        """Counts one more step, and sets the groups' learning rates."""
         self.last_epoch += 1
         self._apply()
 
@@ -34,70 +38,92 @@ class LRScheduler:
             group["lr"] = base * self.factor(self.last_epoch, i)
 
     def state_dict(self) -> Dict[str, Any]:
+        """What load_state_dict needs: last_epoch, the steps so far, and base_lrs, the first learning rates. Functions and the constructor's numbers are
+        not part of it."""
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state: Any) -> None:
+        """Goes on from there, and sets the groups' learning rates."""
         self.last_epoch, self.base_lrs = state["last_epoch"], list(state["base_lrs"])
         self._apply()
 
 
 class LambdaLR(LRScheduler):
+    """The first rate times lr_lambda(step); a function, or one for each group."""
+
     def __init__(self, optimizer: Any, lr_lambda: Any) -> None:
         self._lambdas = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * len(optimizer.param_groups)
         super().__init__(optimizer)
 
     def factor(self, step: Any, group: Any) -> Any:
+        """See LRScheduler.factor."""
         return self._lambdas[group](step)
 
 
 class StepLR(LRScheduler):
+    """Times `gamma` every step_size steps."""
+
     def __init__(self, optimizer: Any, step_size: int, gamma: float = 0.1) -> None:
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer)
 
     def factor(self, step: Any, group: Any) -> Any:
+        """See LRScheduler.factor."""
         return self.gamma ** (step // self.step_size)
 
 
 class MultiStepLR(LRScheduler):
+    """Times `gamma` at each step in `milestones`."""
+
     def __init__(self, optimizer: Any, milestones: Any, gamma: float = 0.1) -> None:
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer)
 
     def factor(self, step: Any, group: Any) -> Any:
+        """See LRScheduler.factor."""
         return self.gamma ** sum(step >= m for m in self.milestones)
 
 
 class ExponentialLR(LRScheduler):
+    """Times `gamma` at every step."""
+
     def __init__(self, optimizer: Any, gamma: float) -> None:
         self.gamma = gamma
         super().__init__(optimizer)
 
     def factor(self, step: Any, group: Any) -> Any:
+        """See LRScheduler.factor."""
         return self.gamma**step
 
 
 class LinearLR(LRScheduler):
+    """From start_factor to end_factor in a straight line over total_iters steps; then it stays."""
+
     def __init__(self, optimizer: Any, start_factor: Any = 1 / 3, end_factor: Any = 1.0, total_iters: Any = 5) -> None:
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer)
 
     def factor(self, step: Any, group: Any) -> Any:
+        """See LRScheduler.factor."""
         return self.start_factor + (self.end_factor - self.start_factor) * min(step / self.total_iters, 1.0)
 
 
 class CosineAnnealingLR(LRScheduler):
+    """Half a cosine from the first rate down to eta_min over T_max steps, and up again after them."""
+
     def __init__(self, optimizer: Any, T_max: Any, eta_min: Any = 0.0) -> None:
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer)
 
     def factor(self, step: Any, group: Any) -> Any:
+        """See LRScheduler.factor."""
         base = self.base_lrs[group]
         return (self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2) / base
 
 
 class OneCycleLR(LRScheduler):
-    """Cosine form; the momentum is not cycled."""
+    """From max_lr / div_factor up to max_lr over the part pct_start of all steps, and down to 1 / final_div_factor of where it began; cosine form, the momentum
+    is not cycled. Steps: total_steps, or epochs times steps_per_epoch."""
 
     def __init__(
         self,
@@ -121,6 +147,7 @@ class OneCycleLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, step: Any, group: Any) -> Any:
+        """See LRScheduler.factor."""
         if step >= self.total_steps:
             raise ArgumentError(f"OneCycleLR: step {step} is beyond the {self.total_steps} that it was made for")
         top = self.pct_start * self.total_steps - 1

@@ -11,7 +11,8 @@ from .._library import lib, options
 
 
 class Schedule:
-    """A learning rate as a function of the number of updates done; schedule(step) gives it. Made by one of the class methods."""
+    """A learning rate as a function of the number of updates done; schedule(step) gives it. Made by one of the class methods, which
+    set `kind`."""
 
     def __init__(self, kind: Any, **fields: Any) -> None:
         self._struct = options("gt_schedule", kind)
@@ -21,6 +22,7 @@ class Schedule:
 
     @classmethod
     def constant(cls, lr: float, warmup_steps: int = 0) -> Schedule:
+        """`lr` throughout, after warmup_steps updates in which it rises in a straight line."""
         return cls(_api.GT_SCHEDULE_CONSTANT, base=lr, warmup_steps=warmup_steps)
 
     @classmethod
