@@ -73,7 +73,7 @@ static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_lo
         options.schedule = &schedule;
         options.precision = a->precision;
         options.accumulation = (int32_t)(a->accumulation > 0 ? a->accumulation : 1);
-        options.shrink_on_oom = a->memory_limit > 0;
+        options.shrink_on_oom = a->memory_limit > 0 || a->memory_budget > 0;
         options.compile = a->compile;
         options.memory_budget = (uint64_t)a->memory_budget;
         options.on_step = progress_step;

@@ -133,6 +133,7 @@ static gt_status make_step(session *s) {
     options.schedule = &s->schedule;
     options.autocast = s->half;
     options.memory_budget = s->budget;
+    if (s->budget > 0) options.micro_batches = 0; /* as many as it wants */
     return gt_step_create(s->ctx, &options, &s->step);
 }
 

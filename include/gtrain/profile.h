@@ -42,6 +42,7 @@
 
 GT_EXTERN_C_BEGIN
 
+/* What watches a context's calls of its device. */
 typedef struct gt_profile gt_profile;
 
 typedef int32_t gt_profile_phase;
@@ -95,14 +96,14 @@ GT_API gt_profile_phase gt_profile_get_phase(const gt_profile *profile);
 
 typedef struct gt_profile_summary {
     uint32_t struct_size;
-    int32_t rounds;        /* that have ended */
-    int64_t steps;         /* of the last one */
-    int64_t calls;         /* of the device */
-    double wall_seconds;   /* from the begin of the active phase until the device had done all of it */
-    double host_seconds;   /* of it, inside calls of the device */
-    double device_seconds; /* sum over calls; streams that work at the same time both count */
-    uint64_t bytes;
-    uint64_t flops;
+    int32_t rounds;         /* that have ended */
+    int64_t steps;          /* of the last one */
+    int64_t calls;          /* of the device */
+    double wall_seconds;    /* from the begin of the active phase until the device had done all of it */
+    double host_seconds;    /* of it, inside calls of the device */
+    double device_seconds;  /* sum over calls; streams that work at the same time both count */
+    uint64_t bytes;         /* that the calls move at the least: every element read or written once */
+    uint64_t flops;         /* floating-point operations of the calls */
     int64_t untimed;        /* calls whose device time could not be taken: too many were under way, or the device failed */
     int64_t dropped_events; /* calls that are in the sums but not in the trace */
 } gt_profile_summary;
@@ -112,19 +113,19 @@ GT_API gt_status gt_profile_get_summary(const gt_profile *profile, gt_profile_su
 
 /* All calls of one op in one module, phase and dtype. Fields may be added at its end. */
 typedef struct gt_profile_entry {
-    const char *op;     /* "conv2d", "update", "copy host to device", "graph"; a custom op's own name */
-    const char *module; /* "block1.conv", "" outside modules */
-    const char *phase;  /* "forward", "backward", "update", or "other" */
-    int64_t calls;
-    double host_seconds;
-    double device_seconds;
-    uint64_t bytes;
-    uint64_t flops;
+    const char *op;          /* "conv2d", "update", "copy host to device", "graph"; a custom op's own name */
+    const char *module;      /* "block1.conv", "" outside modules */
+    const char *phase;       /* "forward", "backward", "update", or "other" */
+    int64_t calls;           /* how many there were */
+    double host_seconds;     /* inside them on the host */
+    double device_seconds;   /* of them on the device */
+    uint64_t bytes;          /* as in gt_profile_summary */
+    uint64_t flops;          /* as in gt_profile_summary */
     double bytes_per_second; /* of device time; 0: none was taken */
-    double flops_per_second;
-    double ceiling; /* least device time by the ceilings over the device time: 1 is the best (a cache may give more). 0: unknown */
-    gt_dtype dtype; /* of the first input; -1: none */
-    int32_t matrix; /* 1: products or convolutions, whose ceiling is that of the dtype's matrix rate too */
+    double flops_per_second; /* the same of flops */
+    double ceiling;          /* least device time by the ceilings over the device time: 1 is the best (a cache may give more). 0: unknown */
+    gt_dtype dtype;          /* of the first input; -1: none */
+    int32_t matrix;          /* 1: products or convolutions, whose ceiling is that of the dtype's matrix rate too */
 } gt_profile_entry;
 /* How many there are, the most device time first. @since 0.1 */
 GT_API int32_t gt_profile_entry_count(const gt_profile *profile);
@@ -136,9 +137,9 @@ enum {
     GT_PROFILE_BY_ALL = 0,    /* a row an entry: op, module and phase */
     GT_PROFILE_BY_OP = 1,     /* modules joined */
     GT_PROFILE_BY_MODULE = 2, /* ops joined */
-    GT_PROFILE_BY_PHASE = 3
+    GT_PROFILE_BY_PHASE = 3   /* forward, backward, update, other */
 };
-/* A table for the terminal: at most 120 columns, the most device time first, `rows` rows (0: all) and one for the rest, then totals. "ceil" is
+/* A table for the terminal: at most 120 columns, the most device time first, grouped by `group`, `rows` rows (0: all) and one for the rest, then totals. "ceil" is
  * gt_profile_entry.ceiling; rates are in TB/s and TFLOP/s, or in thousandths of them on a device that copies less than 0.2 TB/s. Cut to `size` bytes and
  * NUL-terminated if size > 0. *needed (may be NULL) gets the bytes of the whole with its NUL. `buffer` may be NULL if `size` is 0. BAD_ARGUMENT, BAD_STATE.
  * @since 0.1 */

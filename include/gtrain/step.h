@@ -34,7 +34,8 @@
  *
  * What the function does when it is traced is what every run does. It is called once for each micro-batch and each new set of input shapes, so: what varies
  * must come in as an input; numbers and tensors of its own are constants; reading a value is BAD_STATE, as there are none yet, and gt_tensor_data is
- * NULL. Random numbers go on from run to run, as without a step. The results are those of the same calls without a step: to the bit on the CPU.
+ * NULL. Random numbers go on from run to run, as without a step. The results are those of the same calls without a step: to the bit on the CPU and in
+ * deterministic contexts; else a GPU may take sums in another order.
  *
  * Custom ops (gt_custom_op_call): while the step is traced only `shape` is called. On the CPU every run calls `forward` and `backward`. On CUDA the first three
  * runs of a shape do, the third to write down what they queue on the call's stream: from then on that is repeated and they are not called any more. There
@@ -47,16 +48,18 @@
 #define GTRAIN_STEP_H
 
 #include <gtrain/amp.h>
+#include <gtrain/memory.h>
 #include <gtrain/nn.h>
 #include <gtrain/optim.h>
 #include <gtrain/window.h>
 
 GT_EXTERN_C_BEGIN
 
+/* A compiled step: its options, the programs that were traced for the shapes seen so far, and their memory. */
 typedef struct gt_step gt_step;
 
-#define GT_STEP_MAX_INPUTS  8
-#define GT_STEP_MAX_OUTPUTS 8
+#define GT_STEP_MAX_INPUTS  8 /* inputs that a run may have, at most */
+#define GT_STEP_MAX_OUTPUTS 8 /* outputs that fn may give, at most */
 
 /* What a step's function returns. Complete: it will not grow. */
 typedef struct gt_step_result {
@@ -71,18 +74,20 @@ typedef gt_status (*gt_step_fn)(void *user, gt_tensor *const *inputs, int32_t n_
 
 typedef struct gt_step_options {
     uint32_t struct_size;
-    int32_t micro_batches;           /* K, default 1: the inputs are cut along axis 0 into K parts, accumulated. 0: as memory_budget chooses, for each set of shapes */
+    int32_t
+        micro_batches; /* K, default 1: the inputs are cut along axis 0 into K parts, accumulated. 0: as memory_budget chooses, for each set of shapes */
     gt_step_fn fn;                   /* the loss; must be set */
     void *user;                      /* handed to fn */
     gt_module *module;               /* whose buffers and counters the step moves; borrowed. NULL: none */
     gt_optimizer *const *optimizers; /* n_optimizers of the context; borrowed, the array is copied. None: fn runs without gradients */
     gt_scaler *scaler;               /* NULL: no loss scaling. Borrowed */
-    const gt_schedule *schedule;     /* of all optimizers, by updates done; copied. NULL: theirs, which gt_optimizer_set_learning_rate changes */
-    double clip_norm;                /* as in gt_window_options */
-    double clip_value;               /* as in gt_window_options */
-    int32_t n_optimizers;            /* in `optimizers` */
-    gt_dtype autocast;               /* GT_DTYPE_F16 or GT_DTYPE_BF16: fn runs in such a region; default GT_DTYPE_F32: in none */
-    uint64_t memory_budget;          /* bytes, 0 (default): as many as the fastest plan takes. See gt_step_budget_text */
+    const gt_schedule
+        *schedule;          /* of all optimizers, by updates done; copied. NULL: theirs, which gt_optimizer_set_learning_rate changes */
+    double clip_norm;       /* as in gt_window_options */
+    double clip_value;      /* as in gt_window_options */
+    int32_t n_optimizers;   /* in `optimizers` */
+    gt_dtype autocast;      /* GT_DTYPE_F16 or GT_DTYPE_BF16: fn runs in such a region; default GT_DTYPE_F32: in none */
+    uint64_t memory_budget; /* bytes, 0 (default): as many as the fastest plan takes. See gt_step_budget_text */
 } gt_step_options;
 GT_API gt_status gt_step_options_init(gt_step_options *options, size_t size); /* @since 0.1 */
 
@@ -101,7 +106,8 @@ GT_API gt_status gt_step_run(gt_step *step, gt_tensor *const *inputs, int32_t n_
  * items, f32. Outputs of several micro-batches are joined along axis 0; those without axes are added up. NULL before the first run, or where fn gave
  * none. @since 0.1 */
 GT_API gt_tensor *gt_step_loss(const gt_step *step);
-GT_API gt_tensor *gt_step_output(const gt_step *step, int32_t index); /* @since 0.1 */
+/* The last run's result->outputs[index], as gt_step_loss. NULL where there is none of that number. @since 0.1 */
+GT_API gt_tensor *gt_step_output(const gt_step *step, int32_t index);
 
 /* As gt_window_get_state: updates, skipped, gradient norm, learning rate. BAD_STATE without optimizers. Waits for the device. @since 0.1 */
 GT_API gt_status gt_step_get_state(gt_step *step, gt_window_state *state);
@@ -113,10 +119,10 @@ GT_API gt_status gt_step_reset(gt_step *step);
 
 /* An input as gt_step_run will be given it. Complete: it will not grow. */
 typedef struct gt_step_input {
-    int64_t shape[GT_MAX_DIMS];
-    int32_t ndim;
-    gt_dtype dtype;
-    int32_t channels_last; /* not 0: of rank 4, and lies in memory as gt_channels_last makes it */
+    int64_t shape[GT_MAX_DIMS]; /* ndim sizes */
+    int32_t ndim;               /* from 0 to GT_MAX_DIMS */
+    gt_dtype dtype;             /* of the elements */
+    int32_t channels_last;      /* not 0: of rank 4, and lies in memory as gt_channels_last makes it */
     int32_t padding;
 } gt_step_input;
 
@@ -124,18 +130,18 @@ typedef struct gt_step_input {
 typedef struct gt_step_memory {
     uint32_t struct_size;
     int32_t workspace_known; /* 0: kernels' scratch memory is not known before they have run, and not in any of these numbers */
-    uint64_t peak;
-    uint64_t fixed;       /* all else that the context holds: weights, optimizer state; in a prediction also what a run makes for good */
-    uint64_t inputs;      /* the caller's tensors */
-    uint64_t arena;       /* one piece of memory, in which all that the step makes has its place */
-    uint64_t workspace;   /* scratch memory beside the arena: the most that a kernel takes. 0 once it has places in the arena (CUDA) */
-    uint64_t live;        /* the most that is in use at once of arena and scratch memory; no plan is smaller */
-    uint64_t micro_batch; /* of `live`: activations, temporaries and workspace, which shrink with the micro-batches */
-    uint64_t fixed_category[GT_MEMORY_CATEGORY_COUNT];
-    uint64_t live_category[GT_MEMORY_CATEGORY_COUNT];
-    int32_t micro_batches;
-    int32_t instructions;
-    int32_t instruction; /* at which `live` is reached (gt_step_describe numbers them) */
+    uint64_t peak;           /* all of it together */
+    uint64_t fixed;          /* all else that the context holds: weights, optimizer state; in a prediction also what a run makes for good */
+    uint64_t inputs;         /* the caller's tensors */
+    uint64_t arena;          /* one piece of memory, in which all that the step makes has its place */
+    uint64_t workspace;      /* scratch memory beside the arena: the most that a kernel takes. 0 once it has places in the arena (CUDA) */
+    uint64_t live;           /* the most that is in use at once of arena and scratch memory; no plan is smaller */
+    uint64_t micro_batch;    /* of `live`: activations, temporaries and workspace, which shrink with the micro-batches */
+    uint64_t fixed_category[GT_MEMORY_CATEGORY_COUNT]; /* `fixed` by category */
+    uint64_t live_category[GT_MEMORY_CATEGORY_COUNT];  /* `live` by category */
+    int32_t micro_batches;                             /* K of this plan */
+    int32_t instructions;                              /* of its program */
+    int32_t instruction;                               /* at which `live` is reached (gt_step_describe numbers them) */
     int32_t padding;
     const char *op;     /* of that instruction; never NULL, valid as long as the context */
     const char *module; /* "" outside modules */
@@ -162,7 +168,7 @@ GT_API gt_status gt_step_get_memory(gt_step *step, gt_step_memory *memory);
 
 /* What was chosen for the plan that ran last so that it keeps to the option memory_budget, and what each choice has bought: bytes, and time by a cost model
  * (bytes over bandwidth or operations over their rate, whichever takes longer, by the device's ceilings if gt_profile_get_ceilings has measured them). Parameters and cutting as
- * gt_step_describe. BAD_STATE without a budget, or before the first run. @since 0.1
+ * gt_step_describe: `buffer` of `size` bytes, `needed`. BAD_STATE without a budget, or before the first run. @since 0.1
  *
  * The budget is for weights, optimizer state and results that the step uses, and its arena; inputs and scratch memory beside the arena are not in it. If keeping all that forward
  * makes for backward would not fit, some is computed again in backward, with the same results, and with micro_batches 0 there may be more
@@ -176,7 +182,7 @@ enum {
     GT_STEP_GRAPHVIZ = 1 /* dot: instructions in their modules, coloured by phase; edges are the memory that one writes and another reads */
 };
 
-/* Writes the plan that ran last, cut to `size` bytes and NUL-terminated if size > 0. *needed (may be NULL) gets the bytes of the whole with its NUL.
+/* Writes the plan that ran last in `format`, cut to `size` bytes and NUL-terminated if size > 0. *needed (may be NULL) gets the bytes of the whole with its NUL.
  * `buffer` may be NULL if `size` is 0. BAD_STATE before the first run. @since 0.1 */
 GT_API gt_status gt_step_describe(gt_step *step, gt_step_format format, char *buffer, size_t size, size_t *needed);
 

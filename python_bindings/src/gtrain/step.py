@@ -199,6 +199,7 @@ class Step(Owned):
         return WindowState(struct)
 
     def close(self) -> None:
+        """Frees the programs and their memory now instead of when the object goes."""
         self._results = {}
         super().close()
 
