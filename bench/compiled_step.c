@@ -1,6 +1,6 @@
 /* Time and memory of a whole training step in f16 with dynamic loss scaling, compiled (gt_step) or eager (gt_window), as one JSON line each.
  *
- *     compiled_step [--eager] [--deterministic] [--precision f16|bf16|f32] [--steps n] [--device cuda|cpu] WORKLOAD...
+ *     compiled_step [--eager] [--deterministic] [--budget MiB] [--precision f16|bf16|f32] [--steps n] [--device cuda|cpu] WORKLOAD...
  *
  * WORKLOAD is a name and a batch size: mlp64 (784-512-512-10, SGD), cnn64, cnn1000 (PyTorch's MNIST example, SGD), wide8192 (MLP 4096 x 8 layers and 1000
  * classes, AdamW), resnet256 (ResNet-50, SGD). The peers' scripts are in bench/peers. */
@@ -15,6 +15,7 @@ enum { ROUNDS = 5 };
 
 typedef struct setup {
     int eager, steps;
+    double budget; /* MiB; 0: none */
     gt_dtype precision;
 } setup;
 
@@ -116,6 +117,7 @@ static gt_status make_step(workload *w) {
     step.fn = loss_of;
     step.user = w;
     step.autocast = w->setup->precision;
+    step.memory_budget = (uint64_t)(w->setup->budget * 1048576.0);
     return w->setup->eager ? gt_window_create(&window, &w->window) : gt_step_create(w->ctx, &step, &w->step);
 }
 
@@ -194,6 +196,8 @@ static int measure(workload *w, const char *name, int steps) {
            name, w->setup->eager ? "eager" : "compiled", rounds[ROUNDS / 2] * 1e3, rounds[0] * 1e3, rounds[ROUNDS - 1] * 1e3, host * 1e3,
            (double)w->batch / rounds[ROUNDS / 2], warm, (double)m.in_use / 1048576.0, (double)m.peak_in_use / 1048576.0,
            (double)m.peak_reserved / 1048576.0, loss);
+    char text[4096];
+    if (w->setup->budget > 0 && gt_step_budget_text(w->step, text, sizeof text, NULL) == GT_OK) puts(text);
     fflush(stdout);
     return 0;
 }
@@ -229,7 +233,9 @@ int main(int argc, char **argv) {
             options.deterministic = 1;
             continue;
         }
-        if (strcmp(argv[first], "--steps") == 0) {
+        if (strcmp(argv[first], "--budget") == 0) {
+            s.budget = atof(value);
+        } else if (strcmp(argv[first], "--steps") == 0) {
             s.steps = atoi(value);
         } else if (strcmp(argv[first], "--device") == 0) {
             options.device = strcmp(value, "cpu") == 0 ? GT_DEVICE_CPU : GT_DEVICE_CUDA;

@@ -11,6 +11,7 @@ import gzip
 import logging
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -75,6 +76,8 @@ def libraries():
     opened = "import gtrain as gt; gt.Context('cuda')"
     lines = in_a_process("import gtrain", GTRAIN_LIBRARY="/nowhere") + in_a_process("import gtrain", GTRAIN_LIBRARY=libm)
     lines = [line.partition(" and misses")[0] for line in lines]
+    with tempfile.TemporaryDirectory() as alone:  # without its CUDA module, whether this build has one or not
+        lines += in_a_process(opened, GTRAIN_LIBRARY=shutil.copy(gt._library.path, alone))
     lines += in_a_process(opened, GTRAIN_CUDA_MODULE="/nowhere/libgtrain_cuda.so") + in_a_process(opened, GTRAIN_CUDA_MODULE=libm)
     return lines
 

@@ -97,7 +97,7 @@ static void compare(bench *b, int whole_graphs) {
     CHECK_OK(gt_profile_options_init(&o, sizeof o));
     o.whole_graphs = whole_graphs;
     (void)fastest(b, 4);
-    for (int round = 0; round < 60 && !(round >= 10 && on < 1.01 * off); ++round) {
+    for (int round = 0; round < 200 && !(round >= 10 && on < 1.01 * off); ++round) {
         double seconds = fastest(b, 3);
         if (seconds < off) off = seconds;
         CHECK_OK(gt_profile_create(b->ctx, &o, &p)); /* the first measures ceilings */
