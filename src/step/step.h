@@ -14,7 +14,7 @@ typedef struct gt__step_cells {
     uint64_t random[2]; /* seed, offset */
     float one;          /* always 1 */
     int32_t padding;
-    double rates[];     /* of the optimizers */
+    double rates[]; /* of the optimizers */
 } gt__step_cells;
 
 /* A tensor of the caller's (a weight, a buffer, a constant) whose memory, or half copy, a program uses. */
@@ -35,8 +35,8 @@ typedef struct gt__plan {
     int32_t input_buffers[GT_STEP_MAX_INPUTS]; /* of the program; -1: an empty input */
     gt__program program;
     size_t *offsets; /* of the program's buffers in the arena, then of the instructions' scratch memory */
-    uint8_t *aside; /* of the program's instructions: those that a graph runs on a branch of its own; NULL: none */
-    int32_t join;   /* where the branch ends */
+    uint8_t *aside;  /* of the program's instructions: those that a graph runs on a branch of its own; NULL: none */
+    int32_t join;    /* where the branch ends */
     size_t arena_bytes, bound;
     gt__instruction *bound_list; /* the program with real addresses; NULL: not yet */
     const void *bound_to;        /* the arena's place that they are for */
@@ -54,24 +54,25 @@ typedef struct gt__plan {
     uint64_t drawn;     /* Philox blocks a run takes */
     int64_t runs, used;
     gt__graph *graph;
-    bool predicted;  /* never to be run: results and half copies have addresses alone */
-    uint64_t halves; /* predicted: bytes of half copies that a run would make */
+    bool predicted;                                 /* never to be run: results and half copies have addresses alone */
+    uint64_t halves;                                /* predicted: bytes of half copies that a run would make */
     uint64_t beside[GT_MEMORY_CATEGORY_COUNT];      /* bytes in use beside the arena in the first runs, the inputs among them */
     uint64_t input_bytes[GT_MEMORY_CATEGORY_COUNT]; /* of them the inputs */
-    int32_t measured; /* scratch memory of the instructions: 0 unknown, 1 known, 2 known and in the arena */
+    int32_t measured;                               /* scratch memory of the instructions: 0 unknown, 1 known, 2 known and in the arena */
     /* With a memory budget. */
-    uint64_t fixed;        /* bytes outside of the arena that the program uses */
-    double seconds;        /* of the program, by the cost model */
-    double whole_seconds;  /* and with all kept */
-    char *budget_text; /* what was chosen; NULL: nothing was */
+    uint64_t fixed;       /* bytes outside of the arena that the program uses */
+    double seconds;       /* of the program, by the cost model */
+    double whole_seconds; /* and with all kept */
+    char *budget_text;    /* what was chosen; NULL: nothing was */
 } gt__plan;
 
 #define GT__PLANS 16
 
 /* What the library's own steps may ask for beyond gt_step_options. */
 typedef struct gt__step_extension {
-    gt_window *window; /* the caller's, of the options' optimizers, module, scaler, schedule and clipping: a run does some of its micro-batches. NULL: a window is made */
-    gt_step *arena;    /* whose arena is used too; it outlives the step. NULL: its own */
+    gt_window *
+        window; /* the caller's, of the options' optimizers, module, scaler, schedule and clipping: a run does some of its micro-batches. NULL: a window is made */
+    gt_step *arena;                            /* whose arena is used too; it outlives the step. NULL: its own */
     gt_status (*end)(void *user, bool begins); /* traced last, without gradients: in a program that begins a window, or not. NULL: none */
 } gt__step_extension;
 
@@ -81,11 +82,11 @@ struct gt_step {
     const gt__backend *backend; /* the context's, which it outlives */
     gt_optimizer **optimizers;
     gt__step_extension extension;
-    bool free_to_round; /* passes may change how sums are rounded: on a GPU, unless the context is deterministic */
-    gt_window *window;   /* NULL without optimizers; the extension's, or its own */
+    bool free_to_round;   /* passes may change how sums are rounded: on a GPU, unless the context is deterministic */
+    gt_window *window;    /* NULL without optimizers; the extension's, or its own */
     int32_t n_parameters; /* of all optimizers */
-    gt_tensor **grads;   /* n_parameters: memory for gradients that outlive a run; NULL: not needed yet */
-    gt_tensor *cells; /* u8: gt__step_cells */
+    gt_tensor **grads;    /* n_parameters: memory for gradients that outlive a run; NULL: not needed yet */
+    gt_tensor *cells;     /* u8: gt__step_cells */
     gt__step_cells *host_cells;
     gt_tensor *arena; /* u8: of all plans; NULL: not yet */
     gt__plan *plans[GT__PLANS];
@@ -106,6 +107,12 @@ gt_status gt__step_run(gt_step *step, gt_tensor *const *inputs, int32_t n_inputs
 
 /* The arena, which may be another step's. */
 static inline gt_tensor **gt__step_arena(gt_step *step) { return step->extension.arena ? &step->extension.arena->arena : &step->arena; }
+
+/* record.c: calls the step's function on shapes alone and fills the plan's program, results and what a run changes on the host. *again: half copies of weights were made first, and the
+ * plan, emptied, must be traced once more. */
+gt_status gt__plan_trace(gt_step *step, gt__plan *plan, bool *again);
+/* Half copies over no memory, which a prediction has made. */
+void gt__drop_phantom_half_copies(gt_context *ctx);
 
 /* plan.c: traces the step for inputs of these metas, cut into `micro_batches`, from where the window stands. */
 gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_inputs, int32_t micro_batches, bool ends, bool predicted,
