@@ -2,6 +2,8 @@
  * deterministic mode); bias and relu are in the plan, or follow in a kernel of our own. What cuDNN has no engine for, within the workspace that the caller
  * allows, our direct kernels compute.
  *
+ * Layers of few channels may go to our kernels on tensor cores (k_conv_mma.cu; the CMake option GTRAIN_CUDA_CONV_MMA), which are one more candidate.
+ *
  * First layers have ways of their own. Few channels and few taps go to kernels that read and write each image once (k_conv_few.cu), which are one more candidate, and
  * the choice in deterministic mode. Half-precision images of up to 3 channels may be copied with zeros up to 4 or 8 channels, for which cuDNN has faster engines:
  * candidates whose time includes the copy.
@@ -14,10 +16,15 @@
 
 #include <limits.h>
 
+#ifdef GTRAIN_CUDA_CONV_MMA
+#define MMA true
+#else
+#define MMA false
+#endif
 #define FUSED_CANDIDATES  3
 #define PLAIN_CANDIDATES  7
 #define PADDED_CANDIDATES 2 /* for each number of channels */
-#define CANDIDATES        (FUSED_CANDIDATES + PLAIN_CANDIDATES + 2 * PADDED_CANDIDATES + 2)
+#define CANDIDATES        (FUSED_CANDIDATES + PLAIN_CANDIDATES + 2 * PADDED_CANDIDATES + 3)
 #define WIDE_CANDIDATES   3
 #define LEAST_CANDIDATES  3
 #define TUNE_SECONDS      0.08
@@ -36,7 +43,7 @@ typedef struct conv {
     gt__conv_data data;
     bool accumulate; /* the weight's gradient is added to data.w */
     bool may_stage;  /* the workspace has room for a weight's gradient beside what key.workspace says */
-    bool few;        /* the kernels for few channels take the call, which is not cut */
+    bool few, mma;   /* the kernels for few channels, and those on tensor cores, take the call, which is not cut */
     size_t *lacked;  /* bytes of scratch memory that there was no room for, if any */
 } conv;
 
@@ -83,11 +90,19 @@ static gt_status bias_and_relu(const conv *c) {
 
 static size_t round_up(int64_t bytes) { return ((size_t)bytes + 255) / 256 * 256; }
 
-static bool is_direct(const gt__conv_engine *engine) { return !engine->plan && !engine->few; }
+static bool is_direct(const gt__conv_engine *engine) { return !engine->plan && engine->own == GT__CONV_DIRECT; }
+
+/* One of our own kernels that take whole calls. */
+static bool is_own(const gt__conv_engine *engine) { return !engine->plan && engine->own != GT__CONV_DIRECT; }
+
+static gt_status run_own(const conv *c, const gt__conv_engine *engine, void *scratch) {
+    gt__device *device = &c->cuda->base;
+    return engine->own == GT__CONV_FEW ? gt__cuda_conv2d_few(device, c->call, scratch) : gt__cuda_conv2d_mma(device, c->call, scratch);
+}
 
 /* The plan's result does not go to data.w at once. */
 static bool is_staged(const conv *c, const gt__conv_engine *engine) {
-    if (engine->few) return false;
+    if (is_own(engine)) return false;
     return engine->narrow || c->accumulate || (engine->channels && c->key.kind == GT__CONV_BACKWARD_WEIGHT);
 }
 
@@ -157,7 +172,7 @@ typedef struct trial {
 
 static bool run_trial(void *argument) {
     trial *t = argument;
-    if (t->engine->few) return gt__cuda_conv2d_few(&t->conv->cuda->base, t->conv->call, t->workspace) == GT_OK;
+    if (is_own(t->engine)) return run_own(t->conv, t->engine, t->workspace) == GT_OK;
     if (!t->engine->plan) return direct(t->conv) == GT_OK;
     return prepare(t->conv, t->engine, t->workspace) == GT_OK && run_engine(t->conv, t->engine, t->workspace) == CUDNN_STATUS_SUCCESS &&
            finish(t->conv, t->engine, t->workspace) == GT_OK;
@@ -166,7 +181,7 @@ static bool run_trial(void *argument) {
 /* A fused relu may return 0 for NaN: asks this very plan, with a bias of NaN. */
 static bool relu_keeps_nan(const trial *t) {
     const conv *c = t->conv;
-    if (!c->key.relu || !t->engine->fused || t->engine->few) return true;
+    if (!c->key.relu || !t->engine->fused || is_own(t->engine)) return true;
     if (!c->key.bias || !gt__cuda_may_wait(c->cuda)) return false;
     size_t element = gt_dtype_size(c->key.dtype), bytes = (size_t)c->key.y[1] * element;
     void *bias, *handle;
@@ -208,12 +223,13 @@ static void log_choice(const conv *c, const gt__conv_engine *candidates, int tot
             gt_dtype_name(k->dtype), kinds[k->kind], (long long)k->x[0], (long long)k->x[1], (long long)k->x[2], (long long)k->x[3],
             (long long)k->w[0], (long long)k->w[1], (long long)k->w[2], (long long)k->w[3], k->bias ? " bias" : "", k->relu ? " relu" : "",
             best + 1, total, (double)ms, (long long)(e ? e->workspace : 0),
-            !e || is_direct(e) ? "direct"
-            : e->few           ? "few channels"
-            : e->channels      ? "cuDNN, with more channels"
-            : e->fused         ? "fused"
-            : e->narrow        ? "cuDNN, widened after"
-                               : "cuDNN");
+            !e || is_direct(e)       ? "direct"
+            : e->own == GT__CONV_FEW ? "few channels"
+            : e->own == GT__CONV_MMA ? "tensor cores"
+            : e->channels            ? "cuDNN, with more channels"
+            : e->fused               ? "fused"
+            : e->narrow              ? "cuDNN, widened after"
+                                     : "cuDNN");
 }
 
 /* Plans that give the weight's gradient in halves. */
@@ -263,7 +279,11 @@ static void choose(const conv *c, gt__conv_engine *engine) {
     /* What may beat cuDNN's plans for the operands as they are comes first: in deterministic mode the first that works is taken. */
     if (c->few) {
         size_t bytes = gt__cuda_conv2d_few_scratch(&c->cuda->base, c->call);
-        if (bytes <= key->workspace) candidates[total++] = (gt__conv_engine){.few = 1, .workspace = (int64_t)bytes};
+        if (bytes <= key->workspace) candidates[total++] = (gt__conv_engine){.own = GT__CONV_FEW, .workspace = (int64_t)bytes};
+    }
+    if (c->mma) {
+        size_t bytes = gt__cuda_conv2d_mma_scratch(&c->cuda->base, c->call);
+        if (bytes <= key->workspace) candidates[total++] = (gt__conv_engine){.own = GT__CONV_MMA, .workspace = (int64_t)bytes};
     }
     if (tune) total += padded_engines(c, candidates + total);
     int least = total + LEAST_CANDIDATES;
@@ -375,7 +395,8 @@ static gt_status run(conv *c, bool *by_direct) {
             return GT_OUT_OF_HOST_MEMORY;
         }
     }
-    if (is_direct(engine) || (engine->few && !c->few)) { /* part of a larger call, of which those kernels would do all */
+    bool whole = !is_own(engine) || (engine->own == GT__CONV_FEW ? c->few : c->mma);
+    if (is_direct(engine) || !whole) { /* part of a larger call, of which those kernels would do all */
         *by_direct = true;
         return GT_OK;
     }
@@ -390,7 +411,7 @@ static gt_status run(conv *c, bool *by_direct) {
         c->key.workspace = needed > LITTLE_WORKSPACE ? LITTLE_WORKSPACE : 0;
         return run(c, by_direct);
     }
-    gt_status status = engine->few ? gt__cuda_conv2d_few(&cuda->base, c->call, workspace) : run_plan(c, engine, workspace);
+    gt_status status = is_own(engine) ? run_own(c, engine, workspace) : run_plan(c, engine, workspace);
     gt__scratch_free(cuda->base.ctx, handle);
     return status;
 }
@@ -435,12 +456,13 @@ static gt_status few_channels(const conv *c, bool *done) {
 static gt_status convolve(conv *c) {
     int64_t images = c->key.x[0], at_once = images_at_once(&c->key);
     c->few = c->key.kind != GT__CONV_BACKWARD_INPUT && gt__cuda_conv2d_few_takes(c->call);
+    c->mma = MMA && gt__cuda_conv2d_mma_takes(&c->cuda->base, c->call);
     if (c->few && (c->key.dtype == GT_DTYPE_F64 || at_once < images)) {
         bool done;
         gt_status status = few_channels(c, &done);
         if (status != GT_OK || done) return status;
     }
-    if (at_once < images) c->few = false;
+    if (at_once < images) c->few = c->mma = false;
     if (c->key.dtype == GT_DTYPE_F64 || at_once == 0) return direct(c);
     size_t element = gt_dtype_size(c->key.dtype);
     size_t x_bytes = (size_t)(count(c->key.x) / images) * element, y_bytes = (size_t)(count(c->key.y) / images) * element;

@@ -25,8 +25,11 @@ typedef struct gt__conv_data {
     const void *bias;
 } gt__conv_data;
 
+/* Our own kernels. */
+typedef enum gt__conv_own { GT__CONV_DIRECT, GT__CONV_FEW, GT__CONV_MMA } gt__conv_own;
+
 typedef struct gt__conv_engine {
-    cudnnBackendDescriptor_t plan;   /* NULL: our own kernels */
+    cudnnBackendDescriptor_t plan;   /* NULL: `own` */
     cudnnBackendDescriptor_t config; /* lives as long as the plan */
     cudnnBackendDescriptor_t pack;   /* the addresses last used, so that a step that repeats itself makes it once */
     gt__conv_data bound;
@@ -34,7 +37,7 @@ typedef struct gt__conv_engine {
     int64_t workspace;
     int32_t fused;    /* bias and relu are in the plan */
     int32_t narrow;   /* the plan gives w in `dtype`, and w_dtype is wanted */
-    int32_t few;      /* our kernels for few channels, and not the direct ones */
+    int32_t own;      /* gt__conv_own, where there is no plan */
     int32_t channels; /* the plan is for x and w with zeros up to so many channels; 0: for them as they are */
 } gt__conv_engine;
 

@@ -206,6 +206,8 @@ uint32_t *gt__cuda_counters(const gt__device *device) {
     return (uint32_t *)cuda->error_slot.claimed + 1 + (cuda->main ? GT__CUDA_COUNTERS : 0); /* a branch has its own */
 }
 
+int32_t gt__cuda_capability(const gt__device *device) { return ((const gt__cuda_device *)device)->capability; }
+
 int32_t gt__cuda_multiprocessors(const gt__device *device) { return ((const gt__cuda_device *)device)->multiprocessors; }
 
 gt_status gt__cuda_memcpy(gt__device *device, gt__stream_id stream, gt__copy_kind kind, void *destination, const void *source,

@@ -77,6 +77,11 @@ GT__CUDA_KERNEL(conv2d_backward_weight_direct);
 int32_t gt__cuda_conv2d_few_takes(const gt__call *call);
 size_t gt__cuda_conv2d_few_scratch(gt__device *device, const gt__call *call);
 gt_status gt__cuda_conv2d_few(gt__device *device, const gt__call *call, void *scratch);
+/* k_conv_mma.cu: CONV2D, CONV2D_RELU and their gradients in halves where the image that is read in patches (x, or dy for the gradient of the input) has 16, 32 or 64 channels, on
+ * tensor cores; the same bits every time. `scratch` has gt__cuda_conv2d_mma_scratch bytes. */
+int32_t gt__cuda_conv2d_mma_takes(gt__device *device, const gt__call *call);
+size_t gt__cuda_conv2d_mma_scratch(gt__device *device, const gt__call *call);
+gt_status gt__cuda_conv2d_mma(gt__device *device, const gt__call *call, void *scratch);
 /* Halves [pixels, from_channels] to [pixels, to_channels] with zeros behind, for what is faster with 4 or 8 channels; `to` is aligned to 16 bytes. */
 gt_status gt__cuda_pad_channels(gt__device *device, void *to, const void *from, int64_t pixels, int64_t from_channels, int64_t to_channels);
 /* The way back: to [pixels, to_channels] = the first channels of from [pixels, from_channels], or += where `accumulate` (f32 then). */
@@ -142,6 +147,7 @@ gt_status gt__cuda_copy_strided(gt__device *device, void *destination, const gt_
 
 /* What the kernels need from device.c: gt__cuda_stream and gt__cuda_error_slot of cuda_util.h, and: */
 int32_t gt__cuda_multiprocessors(const gt__device *device); /* how many the GPU has */
+int32_t gt__cuda_capability(const gt__device *device);      /* major * 10 + minor */
 /* Counters in device memory for launches whose last block goes on: 0 before and after each of them. Launches of the compute stream take turns;
  * a branch of a capture has counters of its own. */
 #define GT__CUDA_COUNTERS 1023

@@ -14,15 +14,29 @@ static gt_status launch_failed(const gt__call *call, const char *what, cudaError
                            cudaGetErrorName(code));
 }
 
-gt_status gt__cuda_launch(gt__device *device, const gt__call *call, const char *what, const void *kernel, uint32_t grid_x, uint32_t grid_y,
-                          uint32_t block_x, uint32_t block_y, void **arguments) {
-    const dim3 grid = {grid_x, grid_y, 1};
-    const dim3 block = {block_x, block_y, 1};
-    cudaError_t code = cudaLaunchKernel(kernel, grid, block, arguments, 0, gt__cuda_stream(device));
+static gt_status launch(gt__device *device, const gt__call *call, const char *what, const void *kernel, dim3 grid, dim3 block,
+                        size_t shared, void **arguments) {
+    cudaError_t code = cudaLaunchKernel(kernel, grid, block, arguments, shared, gt__cuda_stream(device));
     /* The first launch loads the kernel, which takes device memory. */
     if (GT__UNLIKELY(code == cudaErrorMemoryAllocation) && gt__cache_release(device->ctx))
-        code = cudaLaunchKernel(kernel, grid, block, arguments, 0, gt__cuda_stream(device));
+        code = cudaLaunchKernel(kernel, grid, block, arguments, shared, gt__cuda_stream(device));
     return GT__LIKELY(code == cudaSuccess) ? GT_OK : launch_failed(call, what, code);
+}
+
+gt_status gt__cuda_launch(gt__device *device, const gt__call *call, const char *what, const void *kernel, uint32_t grid_x, uint32_t grid_y,
+                          uint32_t block_x, uint32_t block_y, void **arguments) {
+    return launch(device, call, what, kernel, (dim3){grid_x, grid_y, 1}, (dim3){block_x, block_y, 1}, 0, arguments);
+}
+
+gt_status gt__cuda_launch_shared(gt__device *device, const gt__call *call, const void *kernel, gt__cuda_grid grid, uint32_t block,
+                                 size_t shared, void **arguments) {
+    return launch(device, call, "kernel", kernel, (dim3){grid.x, grid.y, grid.z}, (dim3){block, 1, 1}, shared, arguments);
+}
+
+gt_status gt__cuda_allow_shared(gt__device *device, const gt__call *call, const void *kernel, size_t shared) {
+    (void)device;
+    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    return GT__LIKELY(code == cudaSuccess) ? GT_OK : launch_failed(call, "shared memory of a kernel", code);
 }
 
 gt_status gt__cuda_zero(gt__device *device, const gt__call *call, void *pointer, size_t bytes) {

@@ -12,6 +12,13 @@ GT_EXTERN_C_BEGIN
  * tells of failure: cudaGetLastError would also bring up errors that the host program left behind. */
 gt_status gt__cuda_launch(gt__device *device, const gt__call *call, const char *what, const void *kernel, uint32_t grid_x, uint32_t grid_y,
                           uint32_t block_x, uint32_t block_y, void **arguments);
+typedef struct gt__cuda_grid {
+    uint32_t x, y, z;
+} gt__cuda_grid;
+/* The same with `shared` bytes of dynamic shared memory; beyond 48 KiB gt__cuda_allow_shared comes first. */
+gt_status gt__cuda_launch_shared(gt__device *device, const gt__call *call, const void *kernel, gt__cuda_grid grid, uint32_t block,
+                                 size_t shared, void **arguments);
+gt_status gt__cuda_allow_shared(gt__device *device, const gt__call *call, const void *kernel, size_t shared);
 /* Zeros on the compute stream. */
 gt_status gt__cuda_zero(gt__device *device, const gt__call *call, void *pointer, size_t bytes);
 /* Dense copy on the device, on the compute stream. */

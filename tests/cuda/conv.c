@@ -27,6 +27,11 @@ static const conv_case cases[] = {
     {5, 3, 16, 16, 32, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
     {64, 1, 64, 64, 32, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
     {2, 4, 12, 300, 130, 1, 9, {1, 2}, {0, 4}, {1, 1}, 1},
+    /* 16, 32 or 64 channels on one side or both, for our kernels on tensor cores: tiles that end inside rows and reach over several images, blocks that are not full */
+    {9, 16, 5, 4, 24, 2, 3, {1, 1}, {1, 2}, {1, 1}, 1},
+    {3, 64, 15, 17, 32, 5, 5, {1, 1}, {2, 2}, {1, 1}, 1},
+    {40, 32, 24, 24, 64, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
+    {2, 32, 9, 70, 72, 3, 1, {1, 1}, {0, 0}, {1, 1}, 1},
 };
 
 /* The first layer of a ResNet: cuDNN is faster on images that were copied with more channels. */
