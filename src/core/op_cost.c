@@ -45,6 +45,19 @@ static uint64_t each_input(const gt__call *call, uint64_t each) { return each * 
 /* (dloss, logits, …) */
 static uint64_t each_logit(const gt__call *call, uint64_t each) { return each * count_of(in_meta(call, 1)); }
 
+/* (dloss, x [N,K], w [C,K], …): the product with its bias, cross-entropy and its gradient, the sum of that. */
+static uint64_t linear_cross_entropy(const gt__call *call, uint64_t each) {
+    const gt__meta *x = in_meta(call, 1), *w = in_meta(call, 2);
+    if (x == NULL || w == NULL || x->ndim == 0 || w->ndim == 0) return 0;
+    return count_of(x) * 2 * (uint64_t)w->shape[0] + (each + 2) * (uint64_t)x->shape[0] * (uint64_t)w->shape[0];
+}
+
+/* (dy [N,C], w [C,K], y) */
+static uint64_t linear_relu_backward(const gt__call *call, uint64_t each) {
+    const gt__meta *w = in_meta(call, 1), *y = in_meta(call, 2);
+    return w == NULL || w->ndim == 0 ? 0 : count_of(y) * (2 * (uint64_t)w->shape[0] + each);
+}
+
 static uint64_t mean(const gt__call *call, uint64_t each) { return each_input(call, each) + each_output(call, 1); }
 
 /* Terms of `meta`'s last axis that make an element of the output. */
@@ -224,6 +237,8 @@ static const flops_rule rules[GT__OP_COUNT] = {
     [GT__OP_LOG_SOFTMAX_BACKWARD] = {each_input, 4, false},
     [GT__OP_CROSS_ENTROPY] = {each_input, 4, false}, /* maximum, difference, exp, sum */
     [GT__OP_CROSS_ENTROPY_BOTH] = {each_logit, 8, false},
+    [GT__OP_LINEAR_CROSS_ENTROPY] = {linear_cross_entropy, 8, true},
+    [GT__OP_LINEAR_RELU_BACKWARD] = {linear_relu_backward, 2, true},
     [GT__OP_CROSS_ENTROPY_BACKWARD] = {each_output, 4, false},
     [GT__OP_EMBEDDING] = {no_flops, 0, false},
     [GT__OP_EMBEDDING_BACKWARD] = {each_input, 1, false},

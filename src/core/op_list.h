@@ -124,6 +124,11 @@
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward", cross_entropy_backward, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)                     \
     /* (dloss, logits, labels, class weights or NULL): loss, log-sum-exp, sums, dlogits. Both at once, for a program that knows dloss before (step/pass_loss.c) */ \
     X(CROSS_ENTROPY_BOTH, "cross_entropy_both", cross_entropy_both, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)                                 \
+    /* The last layer and its loss in few calls, for a program (step/pass_head.c): (dloss, x [N,K], w [C,K], b or NULL, labels, class weights or NULL): loss,\
+       logits, sums, dlogits, as linear and cross_entropy_both make them; attr.loss */                                                        \
+    X(LINEAR_CROSS_ENTROPY, "linear_cross_entropy", linear_cross_entropy, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)                           \
+    /* (dy [N,C], w [C,K], y [N,K]): dz, db [K], as bias_relu_backward makes them from the product dy w and y, and the sum of dy over rows [C] */\
+    X(LINEAR_RELU_BACKWARD, "linear_relu_backward", linear_relu_backward, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)                           \
     X(EMBEDDING, "embedding", embedding, embedding, ROW_MAJOR, GT__SAVE(GT__IN(1), 0, 0), NONE)              /* (weight, indices) */           \
     X(EMBEDDING_BACKWARD, "embedding_backward", embedding_backward, none, ROW_MAJOR, GT__SAVE(0, 0, 0), NONE)      /* (dy, indices); attr.view: weight's shape; f32 result for halves */ \
     X(CHECKPOINT, "checkpoint", none, none, VIEW, GT__SAVE(0, 0, 0), NONE)                                   /* attr.checkpoint: a segment, see core/checkpoint.h */ \

@@ -81,6 +81,8 @@
     X(LOG_SOFTMAX_BACKWARD, log_softmax_backward)                                                                                          \
     X(CROSS_ENTROPY, cross_entropy)                                                                                                        \
     X(CROSS_ENTROPY_BOTH, cross_entropy_both)                                                                                              \
+    X(LINEAR_CROSS_ENTROPY, linear_cross_entropy)                                                                                          \
+    X(LINEAR_RELU_BACKWARD, linear_relu_backward)                                                                                          \
     X(CROSS_ENTROPY_BACKWARD, cross_entropy_backward)                                                                                      \
     X(EMBEDDING, embedding)                                                                                                                \
     X(EMBEDDING_BACKWARD, embedding_backward)

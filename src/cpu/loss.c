@@ -167,3 +167,34 @@ GT__CPU_KERNEL(cross_entropy_both) {
     one.out[0] = call->out[3];
     return gt__cpu_cross_entropy_backward(device, &one);
 }
+
+/* One after the other. The log-sum-exps, and what is not wanted, go to memory of their own. */
+GT__CPU_KERNEL(linear_cross_entropy) {
+    gt_tensor *const *in = call->in, *dlogits = call->out[3];
+    gt_tensor *first[3] = {in[1], in[2], in[3]}, logits = *dlogits, lse = *call->out[0], sums = lse;
+    const int64_t rows = dlogits->meta.shape[0], two = 2;
+    GT_TRY(gt__meta_make(&lse.meta, lse.meta.dtype, 1, &rows, "linear_cross_entropy"));
+    GT_TRY(gt__meta_make(&sums.meta, lse.meta.dtype, 1, &two, "linear_cross_entropy"));
+    double *memory = gt__calloc((size_t)rows + 2, sizeof *memory);
+    if (memory == NULL) return GT_OUT_OF_HOST_MEMORY;
+    sums.data = memory;
+    lse.data = memory + 2;
+    gt_tensor *second[4] = {in[0], call->out[1] ? call->out[1] : &logits, in[4], in[5]};
+    gt__call one = *call;
+    one.op = GT__OP_LINEAR;
+    memset(&one.attr, 0, sizeof one.attr);
+    one.in = first;
+    one.n_in = 3;
+    one.n_out = 1;
+    one.out[0] = second[1];
+    gt_status status = gt__cpu_linear(device, &one);
+    one = *call;
+    one.op = GT__OP_CROSS_ENTROPY_BOTH;
+    one.in = second;
+    one.n_in = one.n_out = 4;
+    one.out[1] = &lse;
+    if (one.out[2] == NULL) one.out[2] = &sums;
+    if (status == GT_OK) status = gt__cpu_cross_entropy_both(device, &one);
+    gt__free(memory);
+    return status;
+}

@@ -152,3 +152,28 @@ GT__CPU_KERNEL(bias_relu_backward) {
     gt__free(job.sums);
     return GT_OK;
 }
+
+/* One after the other, the product in dz. */
+GT__CPU_KERNEL(linear_relu_backward) {
+    gt_tensor *dy = call->in[0], *w = call->in[1], *y = call->in[2], *dz = call->out[0];
+    gt_tensor *product[2] = {dy, w}, *masked[2] = {dz, y};
+    gt__call one = *call;
+    memset(&one.attr, 0, sizeof one.attr);
+    one.op = GT__OP_MATMUL;
+    one.in = product;
+    one.n_in = 2;
+    one.n_out = 1;
+    GT_TRY(gt__cpu_matmul(device, &one));
+    one.op = GT__OP_BIAS_RELU_BACKWARD;
+    one.in = masked;
+    one.n_out = 2;
+    GT_TRY(gt__cpu_bias_relu_backward(device, &one));
+    if (call->out[2] == NULL) return GT_OK;
+    one.op = GT__OP_SUM;
+    one.in = &dy;
+    one.n_in = one.n_out = 1;
+    one.out[0] = call->out[2];
+    one.attr.reduce.mask = 1;
+    one.attr.reduce.wide = 1;
+    return gt__cpu_sum(device, &one);
+}

@@ -77,17 +77,8 @@ __device__ __forceinline__ void column_sum(C (&values)[V], C *shared) {
     }
 }
 
-/* True in all threads of the block that is the last of its tile to come here; it sees what the others had written before. The counter goes back to 0. */
-__device__ __forceinline__ bool last_of_tile(uint32_t *counters, uint32_t parts) {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(counters + blockIdx.x, parts - 1) == parts - 1;
-    __syncthreads();
-    if (!last) return false;
-    __threadfence();
-    return true;
-}
+/* True in all threads of the block that is the last of its tile of channels to come here. */
+__device__ __forceinline__ bool last_of_tile(uint32_t *counters, uint32_t parts) { return is_last_block(counters + blockIdx.x, parts); }
 
 /* 16 aligned bytes that other blocks of this launch have written. */
 template <typename C, int V>

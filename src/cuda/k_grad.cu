@@ -1,6 +1,7 @@
 /* The gradients' common norm, and clipping by norm and by value: one launch over many tensors. */
 #include "core/step_math.h"
 #include "cuda/multi.cuh"
+#include "cuda/step_cells.cuh"
 
 #include <math_constants.h>
 
@@ -47,8 +48,8 @@ struct Partial {
 };
 
 /* Sums of squares, in f64 so that no finite f32 gradient over- or underflows, to partial[block]. */
-template <size_t bytes>
-__global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_constant__ GradTable<bytes> table, Partial *partial) {
+template <typename Grads>
+__device__ __forceinline__ void squares(const Grads &table, Partial *partial) {
     __shared__ double shared[32];
     uint32_t block;
     const Item &item = table.items[table.find(block)];
@@ -78,6 +79,11 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_const
     }
 }
 
+template <size_t bytes>
+__global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_constant__ GradTable<bytes> table, Partial *partial) {
+    squares(table, partial);
+}
+
 /* Of all blocks; thread 0 calls `use(norm, first_bad)`. */
 template <typename Use>
 __device__ __forceinline__ void combine(const Partial *partial, int64_t count, Use use) {
@@ -87,8 +93,8 @@ __device__ __forceinline__ void combine(const Partial *partial, int64_t count, U
     int32_t bad = INT32_MAX;
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += kMultiBlock) {
-        sum += partial[i].sum;
-        bad = min(bad, partial[i].bad);
+        sum += __ldcg(&partial[i].sum);
+        bad = min(bad, __ldcg(&partial[i].bad));
     }
     sum = block_sum(sum, shared);
     bad = block_reduce(bad, INT32_MAX, least, [](int32_t a, int32_t b) { return min(a, b); });
@@ -102,14 +108,37 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const Partial *partia
     });
 }
 
+__device__ __forceinline__ void combine_for(const Partial *partial, int64_t count, const gt__step_task &task, StepCells &cells) {
+    combine(partial, count, [&](double value, int32_t bad) {
+        cells.control[0].norm = value;
+        cells.control[0].first_bad = bad;
+        step_run(task, cells);
+    });
+    __syncthreads();
+    step_store(task, cells);
+}
+
 __global__ void __launch_bounds__(kMultiBlock)
     k_grad_step_task(const Partial *partial, int64_t count, const __grid_constant__ gt__step_task task) {
+    __shared__ StepCells cells;
     gt__step_advance(&task, threadIdx.x, blockDim.x);
-    combine(partial, count, [&task](double value, int32_t bad) {
-        task.control->norm = value;
-        task.control->first_bad = bad;
-        gt__step_run(&task);
-    });
+    step_load(task, cells);
+    combine_for(partial, count, task, cells);
+}
+
+template <size_t bytes>
+using TaskTable = Table<Item, bytes, 64 + sizeof(gt__step_task)>;
+
+/* Both in one launch: the last block to have its sum does the rest. */
+template <size_t bytes>
+__global__ void __launch_bounds__(kMultiBlock) k_grad_squares_task(const __grid_constant__ TaskTable<bytes> table, Partial *partial,
+                                                                   uint32_t *counter, const __grid_constant__ gt__step_task task) {
+    __shared__ StepCells cells;
+    squares(table, partial);
+    if (!is_last_block(counter, gridDim.x)) return;
+    gt__step_advance(&task, threadIdx.x, blockDim.x);
+    step_load(task, cells);
+    combine_for(partial, gridDim.x, task, cells);
 }
 
 template <size_t bytes>
@@ -168,6 +197,10 @@ int32_t chunk_of(gt__device *device, const gt__grad_list_item *list, int32_t cou
     return chunk_for(device, total, kLeastChunk, kMostChunk);
 }
 
+Item item_of(const gt__grad_list_item *g) {
+    return {g->grad, g->count, g->index, static_cast<uint16_t>(g->dtype == GT_DTYPE_F64), static_cast<uint16_t>(aligned(g->grad, 16))};
+}
+
 /* Fills tables from the list and calls `launch_table(table)` for each. */
 template <size_t bytes, typename Launch>
 gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
@@ -177,8 +210,7 @@ gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, int32_t c
     while (k < count) {
         table.count = 0;
         for (; k < count; k++) {
-            const Item item = {list[k].grad, list[k].count, list[k].index, list[k].dtype == GT_DTYPE_F64, aligned(list[k].grad, 16)};
-            if (!table.add(item, list[k].count, chunk)) break;
+            if (!table.add(item_of(&list[k]), list[k].count, chunk)) break;
         }
         if (table.count > 0)
             GT_TRY(launch_table(table));
@@ -188,11 +220,16 @@ gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, int32_t c
     return GT_OK;
 }
 
-template <typename Launch>
-gt_status for_tables(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
+gt_status check(const gt__grad_list_item *list, int32_t count) {
     for (int32_t k = 0; k < count; k++)
         GT_REQUIRE(list[k].dtype == GT_DTYPE_F32 || list[k].dtype == GT_DTYPE_F64, GT_BAD_DTYPE,
                    "gradient list: gradient %d has dtype %d, not f32 or f64", (int)k, (int)list[k].dtype);
+    return GT_OK;
+}
+
+template <typename Launch>
+gt_status for_tables(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
+    GT_TRY(check(list, count));
     if (count > GradTable<kSmallParameters>::kCapacity && large_parameters())
         return for_tables_of<kLargeParameters>(list, count, chunk, launch_table);
     return for_tables_of<kSmallParameters>(list, count, chunk, launch_table);
@@ -220,6 +257,24 @@ gt_status norm_of(gt__device *device, const gt__grad_list_item *list, int32_t co
     return status;
 }
 
+/* By one launch, if the list fits into one. */
+template <size_t bytes>
+gt_status norm_and_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task, bool *done) {
+    TaskTable<bytes> table;
+    table.chunk = chunk_of(device, list, count);
+    table.count = 0;
+    for (int32_t k = 0; k < count; k++)
+        if (!table.add(item_of(&list[k]), list[k].count, table.chunk)) return GT_OK;
+    if (table.count == 0) return GT_OK;
+    void *partial, *handle;
+    GT_TRY(gt__scratch_alloc(device->ctx, table.blocks() * sizeof(Partial), &partial, &handle));
+    const gt_status status = launch2(device, nullptr, "gradient norm", k_grad_squares_task<bytes>, table.blocks(), 1u, kMultiBlock, 1u,
+                                     table, static_cast<Partial *>(partial), gt__cuda_counters(device), *task);
+    gt__scratch_free(device->ctx, handle);
+    *done = status == GT_OK;
+    return status;
+}
+
 } // namespace
 
 gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad) {
@@ -229,6 +284,13 @@ gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list,
 }
 
 gt_status gt__cuda_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task) {
+    bool done = false;
+    GT_TRY(check(list, count));
+    if (count <= TaskTable<kSmallParameters>::kCapacity)
+        GT_TRY(norm_and_task<kSmallParameters>(device, list, count, task, &done));
+    else if (large_parameters())
+        GT_TRY(norm_and_task<kLargeParameters>(device, list, count, task, &done));
+    if (done) return GT_OK;
     return norm_of(device, list, count, [=](const Partial *partial, int64_t blocks) {
         return launch2(device, nullptr, "gradient norm", k_grad_step_task, 1u, 1u, kMultiBlock, 1u, partial, blocks, *task);
     });

@@ -1,46 +1,12 @@
 /* cross_entropy and its gradient. `lanes` neighbouring threads (a power of two up to 32) share a row. */
 #include "cuda/exp_sum.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/report.cuh"
+#include "cuda/loss.cuh"
 
 namespace {
 using namespace gt;
 
 constexpr int kBlock = 256;
 constexpr int kWideBlock = 1024; /* where one block does all rows */
-
-template <typename C>
-struct Loss {
-    const void *labels;
-    const C *weights; /* of classes, or NULL */
-    gt_dtype label_dtype;
-    int32_t op;
-    int64_t rows, classes, ignore;
-    C smoothing;
-    gt_reduction reduction;
-    int32_t lanes;
-    gt__error_slot error;
-
-    /* The row's class, or -1 where it does not count. */
-    __device__ __forceinline__ int64_t label(int64_t row, bool report) const {
-        const int64_t value = load_index(labels, label_dtype, row);
-        if (value == ignore) return -1;
-        if (value >= 0 && value < classes) return value;
-        if (report) report_label(error, op, row, value, classes);
-        return -1;
-    }
-    __device__ __forceinline__ C weight(int64_t c) const { return weights ? weights[c] : C(1); }
-};
-
-/* Writes the loss (unless it is one a row) and the sums, from totals of loss, weight and valid rows. */
-template <typename C>
-__device__ __forceinline__ void finish(gt_reduction reduction, C loss_sum, C weight_sum, C count, C *loss, C *sums) {
-    if (loss && reduction == GT_REDUCTION_SUM) loss[0] = loss_sum;
-    if (loss && reduction == GT_REDUCTION_MEAN) loss[0] = count > C(0) ? loss_sum / weight_sum : C(0);
-    if (!sums) return;
-    sums[0] = weight_sum;
-    sums[1] = count;
-}
 
 /* With one block everything is finished here, and *total_weight (may be null) set by thread 0; else the block's totals go to partial[3, block]. loss, lse and sums may be NULL. */
 template <typename T, int V>
@@ -98,7 +64,7 @@ __device__ __forceinline__ void forward_rows(const T *logits, const Loss<compute
     if (threadIdx.x != 0) return;
     if (gridDim.x == 1) {
         if (total_weight) *total_weight = weight_sum;
-        finish(info.reduction, loss_sum, weight_sum, count, loss, sums);
+        loss_finish(info.reduction, loss_sum, weight_sum, count, loss, sums);
     } else {
         partial[blockIdx.x] = loss_sum;
         partial[gridDim.x + blockIdx.x] = weight_sum;
@@ -125,7 +91,7 @@ __global__ void __launch_bounds__(kBlock)
     loss_sum = block_sum(loss_sum, shared);
     weight_sum = block_sum(weight_sum, shared);
     count = block_sum(count, shared);
-    if (threadIdx.x == 0) finish(reduction, loss_sum, weight_sum, count, loss, sums);
+    if (threadIdx.x == 0) loss_finish(reduction, loss_sum, weight_sum, count, loss, sums);
 }
 
 /* dlogits of rows first, first + step, … `rows_block` rows at a time; `lse` and `sums` are those of the forward. */
@@ -195,22 +161,11 @@ __global__ void __launch_bounds__(kWideBlock) k_cross_entropy_both(const compute
 
 template <typename C>
 Loss<C> info_of(gt__device *device, const gt__call *call, const gt_tensor *logits, const gt_tensor *labels, const gt_tensor *weights) {
-    Loss<C> info;
-    info.labels = data(labels);
-    info.weights = data<const C>(weights);
-    info.label_dtype = labels->meta.dtype;
-    info.op = static_cast<int32_t>(call->op);
-    info.rows = logits->meta.shape[0];
-    info.classes = logits->meta.shape[1];
-    info.ignore = call->attr.loss.ignore_label;
-    info.smoothing = static_cast<C>(call->attr.loss.label_smoothing);
-    info.reduction = call->attr.loss.reduction;
-    info.lanes = 1;
+    Loss<C> info = loss_make<C>(device, call, logits, labels, weights);
     /* More for few rows, as threads are there: a thread goes through its part of a row one by one. */
     while (info.lanes < 32 &&
            (info.lanes * 16 < info.classes || (info.lanes * 2 <= info.classes && info.rows * info.lanes < kWideBlock / 2)))
         info.lanes *= 2;
-    if (device) info.error = gt__cuda_error_slot(device);
     return info;
 }
 

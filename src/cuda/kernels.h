@@ -118,6 +118,10 @@ GT__CUDA_KERNEL(cross_entropy_both);
 GT__CUDA_KERNEL(embedding);
 GT__CUDA_KERNEL(embedding_backward);
 
+/* k_head.cu: at most 32 classes, and 1024 rows */
+GT__CUDA_KERNEL(linear_cross_entropy);
+GT__CUDA_KERNEL(linear_relu_backward);
+
 /* out[0], row-major = the mean of in[0] over the axes of `mask`. k_reduce.cu */
 gt_status gt__cuda_mean_axes(gt__device *device, const gt__call *call, uint32_t mask);
 

@@ -182,6 +182,18 @@ __device__ __forceinline__ C block_sum(C value, C *shared) {
     return block_reduce(value, C(0), shared, [](C a, C b) { return a + b; });
 }
 
+/* True in all threads of the block that is the last of `count` to come here; it sees what the others had written before. The counter goes back to 0. */
+__device__ __forceinline__ bool is_last_block(uint32_t *counter, uint32_t count) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(counter, count - 1) == count - 1;
+    __syncthreads();
+    if (!last) return false;
+    __threadfence();
+    return true;
+}
+
 /* The larger of two, NaN if either is. */
 template <typename C>
 __device__ __forceinline__ C max_nan(C a, C b) {

@@ -212,6 +212,24 @@ gt_status gt__shape_bias_relu_backward(gt__call *call) {
     return gt__out_shape(call, 1, gt__dtype_accumulate(dy->meta.dtype), 1, &dy->meta.shape[1]);
 }
 
+/* (dy [N,C], w [C,K], y [N,K]). */
+gt_status gt__shape_linear_relu_backward(gt__call *call) {
+    GT_TRY(gt__check_inputs(call, 3, 7));
+    const gt_tensor *dy = call->in[0], *w = call->in[1], *y = call->in[2];
+    GT_TRY(gt__check_float(call, dy, "the gradient"));
+    GT_TRY(gt__check_dtype(call, w, "weight", dy->meta.dtype));
+    GT_TRY(gt__check_dtype(call, y, "the result", dy->meta.dtype));
+    GT_CALL_REQUIRE(call,
+                    dy->meta.ndim == 2 && w->meta.ndim == 2 && y->meta.ndim == 2 && dy->meta.shape[1] == w->meta.shape[0] &&
+                        y->meta.shape[0] == dy->meta.shape[0] && y->meta.shape[1] == w->meta.shape[1],
+                    GT_INTERNAL, "gradient, weight and result do not fit");
+    const gt_dtype sums = gt__dtype_accumulate(dy->meta.dtype);
+    call->n_out = 3;
+    GT_TRY(gt__out_shape(call, 0, dy->meta.dtype, 2, y->meta.shape));
+    GT_TRY(gt__out_shape(call, 1, sums, 1, y->meta.shape + 1));
+    return gt__out_shape(call, 2, sums, 1, w->meta.shape);
+}
+
 /* A half copy of an f32 bias: through the cast the sums would be rounded to halves, or overflow. */
 static gt_status give_to_leaf(gt__grad *grad) {
     if (grad->dx[2] == NULL || !gt__dtype_is_half(grad->in_meta[2].dtype)) return GT_OK;

@@ -73,6 +73,27 @@ gt_status gt__shape_cross_entropy_both(gt__call *call) {
     return gt__out_shape(call, 3, logits->meta.dtype, 2, logits->meta.shape);
 }
 
+/* (dloss, x, w, b or NULL, labels, class weights or NULL). */
+gt_status gt__shape_linear_cross_entropy(gt__call *call) {
+    GT_TRY(gt__check_inputs(call, 6, 1 | 2 | 4 | 16));
+    const gt_tensor *x = call->in[1], *w = call->in[2], *b = call->in[3];
+    GT_TRY(gt__check_float(call, x, "the input"));
+    GT_TRY(gt__check_dtype(call, w, "weight", x->meta.dtype));
+    GT_CALL_REQUIRE(call, x->meta.ndim == 2 && w->meta.ndim == 2 && x->meta.shape[1] == w->meta.shape[1], GT_INTERNAL,
+                    "input and weight do not fit");
+    if (b) GT_TRY(gt__check_dtype(call, b, "bias", x->meta.dtype));
+    if (b) GT_TRY(gt__check_vector(call, b, "bias", w->meta.shape[0]));
+    const gt_dtype dtype = gt__dtype_accumulate(x->meta.dtype);
+    const int64_t shape[2] = {x->meta.shape[0], w->meta.shape[0]}, two = 2;
+    GT_CALL_REQUIRE(call, call->attr.loss.reduction != GT_REDUCTION_NONE && call->in[0]->meta.ndim == 0, GT_INTERNAL,
+                    "the gradient is not a scalar");
+    call->n_out = 4;
+    GT_TRY(gt__out_shape(call, 0, dtype, 0, NULL));
+    GT_TRY(gt__out_shape(call, 1, x->meta.dtype, 2, shape));
+    GT_TRY(gt__out_shape(call, 2, dtype, 1, &two));
+    return gt__out_shape(call, 3, x->meta.dtype, 2, shape);
+}
+
 gt_status gt__grad_cross_entropy(gt__grad *grad) {
     if (!grad->needs[0]) return GT_OK;
     gt_tensor *in[6] = {grad->dy[0], grad->in[0], grad->in[1], grad->in[2], grad->out[1], grad->out[2]};

@@ -13,6 +13,10 @@ uint32_t gt__optional_outputs(gt__op_id op) {
     case GT__OP_LAYER_NORM:
     case GT__OP_CROSS_ENTROPY:
         return 2 | 4;
+    case GT__OP_LINEAR_CROSS_ENTROPY: /* logits and sums */
+        return 2 | 4;
+    case GT__OP_LINEAR_RELU_BACKWARD: /* the gradients of biases */
+        return 2 | 4;
     case GT__OP_BIAS_RELU_BACKWARD:
         return 1 | 2;
     case GT__OP_BATCH_NORM_BACKWARD:

@@ -90,18 +90,39 @@ gt_status gt__plan_finish(gt__plan *plan) {
     return gt__plan_place(plan);
 }
 
+/* Whether the arena, which takes `alone` bytes without a branch, may be as it is. */
+static bool branch_fits(const gt_step *step, const gt__plan *plan, size_t alone) {
+    const size_t little = (size_t)64 << 20;
+    uint64_t budget = step->options.memory_budget;
+    bool fits = budget == 0 || plan->arena_bytes <= alone || plan->fixed + plan->arena_bytes <= budget;
+    return fits && (plan->arena_bytes <= little || plan->arena_bytes <= alone + alone / 16);
+}
+
+/* What may run on the branch as early as it may; back again where that takes too much memory. */
+static gt_status branch_early(gt_step *step, gt__plan *plan, size_t alone) {
+    size_t n = (size_t)plan->program.count;
+    int32_t *order = gt__calloc(2 * n, sizeof *order), *back = order + n;
+    if (order == NULL) return GT_OUT_OF_HOST_MEMORY;
+    gt_status status = gt__branch_order(&plan->program, order);
+    for (size_t i = 0; i < n; ++i) back[order[i]] = (int32_t)i;
+    if (status == GT_OK) status = gt__program_reorder(&plan->program, order);
+    if (status == GT_OK) status = gt__find_branches(&plan->program, plan->aside, &plan->join);
+    if (status == GT_OK) status = gt__plan_place(plan);
+    if (status == GT_OK && !branch_fits(step, plan, alone)) status = gt__program_reorder(&plan->program, back);
+    gt__free(order);
+    return status;
+}
+
 /* Where the branch costs next to no memory. */
 static gt_status make_branches(gt_step *step, gt__plan *plan) {
-    const size_t little = (size_t)64 << 20;
     if (step->ctx->backend->capture_branch == NULL) return GT_OK;
     size_t alone = plan->arena_bytes;
     plan->aside = gt__calloc((size_t)plan->program.count + 1, 1);
     if (plan->aside == NULL) return GT_OUT_OF_HOST_MEMORY;
+    GT_TRY(branch_early(step, plan, alone));
     GT_TRY(gt__find_branches(&plan->program, plan->aside, &plan->join));
     GT_TRY(gt__plan_place(plan));
-    uint64_t budget = step->options.memory_budget;
-    bool fits = budget == 0 || plan->arena_bytes <= alone || plan->fixed + plan->arena_bytes <= budget;
-    if (fits && (plan->arena_bytes <= little || plan->arena_bytes <= alone + alone / 16)) return GT_OK;
+    if (branch_fits(step, plan, alone)) return GT_OK;
     gt__free(plan->aside);
     plan->aside = NULL;
     return gt__plan_place(plan);
@@ -134,6 +155,7 @@ static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, in
     if (free_to_round) GT_TRY(gt__pass_pool(&plan->program));
     if (free_to_round) GT_TRY(gt__pass_first_conv(&plan->program));
     if (free_to_round) GT_TRY(gt__pass_norm_add(&plan->program));
+    if (free_to_round) GT_TRY(gt__pass_head(&plan->program));
     GT_TRY(gt__pass_copies(&plan->program));
     GT_TRY(gt__pass_dead(&plan->program));
     GT_TRY(step->options.memory_budget > 0 ? gt__plan_budget(step, plan) : gt__plan_finish(plan));

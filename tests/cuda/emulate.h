@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <math.h>
 #include <memory>
 #include <ucontext.h>
 #include <vector>
@@ -25,6 +26,8 @@
 #define __launch_bounds__(...)
 #undef __grid_constant__
 #define __grid_constant__
+#undef __shared__
+#define __shared__ static /* one block runs at a time */
 
 namespace emulate {
 
@@ -50,6 +53,7 @@ struct Warp {
     Barrier barrier;
     const void *rows[32];
     uint32_t a[32][4], b[32][2];
+    double values[32]; /* of a shuffle */
 };
 
 struct Block {
@@ -161,12 +165,39 @@ inline float element(uint32_t pair, int i, const __nv_bfloat16 *) {
 
 inline void __syncthreads() { emulate::wait(emulate::block.barrier, emulate::block.fibers.size()); }
 inline void __syncwarp() { emulate::wait(emulate::warp().barrier, 32); }
-inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
-/* Named in templates that no emulated kernel uses. */
-template <typename C>
-C __shfl_xor_sync(unsigned, C value, int) {
-    std::abort();
+inline double __longlong_as_double(long long bits) {
+    double value;
+    std::memcpy(&value, &bits, sizeof value);
     return value;
+}
+inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
+inline void __threadfence() {}
+template <typename C>
+C __shfl_sync(unsigned, C value, int from) {
+    emulate::Warp &warp = emulate::warp();
+    std::memcpy(&warp.values[emulate::lane()], &value, sizeof value);
+    __syncwarp();
+    std::memcpy(&value, &warp.values[from & 31], sizeof value);
+    __syncwarp();
+    return value;
+}
+template <typename C>
+C __shfl_xor_sync(unsigned mask, C value, int with) {
+    return __shfl_sync(mask, value, emulate::lane() ^ with);
+}
+template <typename C>
+C __ldcg(const C *from) {
+    return *from;
+}
+inline unsigned atomicInc(unsigned *at, unsigned most) {
+    const unsigned was = *at;
+    *at = was >= most ? 0 : was + 1;
+    return was;
+}
+inline int atomicCAS(int *at, int is, int becomes) {
+    const int was = *at;
+    if (was == is) *at = becomes;
+    return was;
 }
 
 namespace gt {
