@@ -37,6 +37,28 @@ __device__ __forceinline__ C spread_sum(C (&values)[N]) {
     return values[0];
 }
 
+constexpr int kHeadBatch = 16; /* classes whose weights are loaded together */
+
+/* Those that the block's thread counts; -1 where there is none. */
+template <typename T, typename C, int N>
+__device__ __forceinline__ void load_labels_of(const Loss<C> &info, int64_t (&labels)[N]) {
+    const T *from = static_cast<const T *>(info.labels);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int64_t row = threadIdx.x + i * static_cast<int64_t>(kHeadBlock);
+        labels[i] = row < info.rows ? static_cast<int64_t>(from[row]) : -1;
+    }
+}
+template <typename C, int N>
+__device__ __forceinline__ void load_labels(const Loss<C> &info, int64_t (&labels)[N]) {
+    if (info.label_dtype == GT_DTYPE_I64)
+        load_labels_of<int64_t>(info, labels);
+    else if (info.label_dtype == GT_DTYPE_I32)
+        load_labels_of<int32_t>(info, labels);
+    else
+        load_labels_of<uint8_t>(info, labels);
+}
+
 /* logits = x w^T + b, cross-entropy of them, and its gradient. x [rows, width], w [classes, width]; N: 16 or 32, no fewer than classes; V neighbours are loaded at once. With several
  * blocks partial[block] takes their sums of the loss. logits and sums may be NULL. */
 template <typename T, int V, int N>
@@ -49,32 +71,42 @@ __global__ void __launch_bounds__(kHeadBlock)
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kHeadWarps + (threadIdx.x >> 5);
     const bool is_row = row < info.rows;
 
-    /* Every block finds out what the mean divides by. */
-    C weight_sum = C(0), count = C(0);
-    for (int64_t r = threadIdx.x; r < info.rows; r += kHeadBlock) {
-        const int64_t label = info.label(r, false);
-        if (label < 0) continue;
-        weight_sum += info.weight(label);
-        count += C(1);
-    }
+    /* All that comes from memory is asked for before any of it is waited for. */
+    const int mine = lane * N / 32; /* the lane's class */
+    const C slope_of_loss = dloss[0], bias = b && mine < classes ? convert<C>(b[mine]) : C(0);
+    int64_t labels[kHeadMostRows / kHeadBlock];
+    load_labels(info, labels);
+    const int label = is_row ? static_cast<int>(info.label(row, lane == 0)) : -1;
 
     C values[N];
 #pragma unroll
     for (int c = 0; c < N; c++) values[c] = C(0);
     for (int64_t k = static_cast<int64_t>(lane) * V; is_row && k < width; k += 32 * V) {
-        const Pack<T, V> mine = load_pack<T, V>(x + row * width + k, true);
+        const Pack<T, V> inputs = load_pack<T, V>(x + row * width + k, true);
 #pragma unroll
-        for (int c = 0; c < N; c++) {
-            if (c >= classes) break;
-            const Pack<T, V> weights = load_pack<T, V>(w + c * width + k, true);
+        for (int first = 0; first < N; first += kHeadBatch) {
+            Pack<T, V> weights[kHeadBatch];
 #pragma unroll
-            for (int i = 0; i < V; i++) values[c] += convert<C>(mine.v[i]) * convert<C>(weights.v[i]);
+            for (int c = 0; c < kHeadBatch; c++)
+                weights[c] = load_pack<T, V>(w + (first + c < classes ? first + c : classes - 1) * width + k, true);
+#pragma unroll
+            for (int c = 0; c < kHeadBatch; c++)
+#pragma unroll
+                for (int i = 0; i < V; i++) values[first + c] += convert<C>(inputs.v[i]) * convert<C>(weights[c].v[i]);
         }
     }
+
+    /* Every block finds out what the mean divides by. */
+    C weight_sum = C(0), count = C(0);
+#pragma unroll
+    for (int64_t of : labels) {
+        if (of < 0 || of >= info.classes || of == info.ignore) continue;
+        weight_sum += info.weight(of);
+        count += C(1);
+    }
     const C product = spread_sum<N>(values);
-    const int mine = lane * N / 32; /* the lane's class */
     const bool owner = is_row && mine < classes && lane % (32 / N) == 0;
-    const T rounded = convert<T>(product + (b && mine < classes ? convert<C>(b[mine]) : C(0)));
+    const T rounded = convert<T>(product + bias);
     const C logit = convert<C>(rounded);
 
     ExpSum<C> total = exp_sum_zero<C>();
@@ -87,7 +119,6 @@ __global__ void __launch_bounds__(kHeadBlock)
         weights = lanes_sum(weight, 32);
         weighted = lanes_sum(owner ? weight * logit : C(0), 32);
     }
-    const int label = is_row ? static_cast<int>(info.label(row, lane == 0)) : -1;
     const C of_label = __shfl_sync(0xffffffffu, logit, (label < 0 ? 0 : label) * (32 / N));
     C value = C(0);
     if (label >= 0 && lane == 0) {
@@ -100,7 +131,7 @@ __global__ void __launch_bounds__(kHeadBlock)
     if (owner) {
         C slope = C(0);
         if (label >= 0) {
-            C g = dloss[0];
+            C g = slope_of_loss;
             if (info.reduction == GT_REDUCTION_MEAN) g /= weight_sum;
             const C p = math_exp(logit - row_lse);
             slope = g * (C(1) - info.smoothing) * info.weight(label) * (mine == label ? p - C(1) : p);
@@ -133,15 +164,12 @@ __global__ void __launch_bounds__(kHeadWide *kHeadHigh)
     using C = compute_t<T>;
     __shared__ C slopes[kHeadRows * kHeadHigh * (kHeadMostClasses + 1)];
     __shared__ C shared[kHeadWide * kHeadHigh * V];
+    __shared__ Pack<T, V> weights[kHeadMostClasses * kHeadWide];
     const int32_t pitch = classes | 1; /* so that rows begin in different banks */
     const int32_t thread = static_cast<int32_t>(threadIdx.y * blockDim.x + threadIdx.x),
                   threads = static_cast<int32_t>(blockDim.x * blockDim.y);
     const int64_t begin = static_cast<int64_t>(blockIdx.y) * columns.part_rows, end = column_end(columns);
     const int32_t rows = static_cast<int32_t>(end - begin);
-    for (int32_t i = thread; i < rows * classes; i += threads) {
-        const int32_t row = i / classes;
-        slopes[row * pitch + i - row * classes] = convert<C>(dy[begin * classes + i]);
-    }
     const int64_t channel = column_channel(V);
     const bool is_channel = channel < columns.channels;
     Pack<T, V> result[kHeadRows];
@@ -149,6 +177,22 @@ __global__ void __launch_bounds__(kHeadWide *kHeadHigh)
     for (int u = 0; u < kHeadRows; u++) {
         const int64_t row = begin + threadIdx.y + u * blockDim.y;
         if (is_channel && row < end) result[u] = load_pack<T, V>(y + row * columns.channels + channel, true);
+    }
+    for (int32_t i = thread; i < classes * kHeadWide; i += threads) {
+        const int32_t c = i / kHeadWide;
+        const int64_t at = (static_cast<int64_t>(blockIdx.x) * kHeadWide + i - c * kHeadWide) * V;
+        if (at < columns.channels) weights[i] = load_pack<T, V>(w + c * columns.channels + at, true);
+    }
+    const T *from = dy + begin * classes;
+    for (int32_t i = thread; i < rows * classes; i += 4 * threads) {
+        C slope[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) slope[k] = i + k * threads < rows * classes ? convert<C>(from[i + k * threads]) : C(0);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int32_t at = i + k * threads, row = at / classes;
+            if (at < rows * classes) slopes[row * pitch + at - row * classes] = slope[k];
+        }
     }
     __syncthreads();
 
@@ -160,15 +204,14 @@ __global__ void __launch_bounds__(kHeadWide *kHeadHigh)
         for (int u = 0; u < kHeadRows; u++)
 #pragma unroll
             for (int i = 0; i < V; i++) product[u][i] = C(0);
-#pragma unroll 2
         for (int32_t c = 0; c < classes; c++) {
-            const Pack<T, V> weights = load_pack<T, V>(w + c * columns.channels + channel, true);
+            const Pack<T, V> of_class = weights[c * kHeadWide + threadIdx.x];
 #pragma unroll
             for (int u = 0; u < kHeadRows; u++) {
                 const int32_t row = static_cast<int32_t>(threadIdx.y + u * blockDim.y);
                 const C slope = row < rows ? slopes[row * pitch + c] : C(0);
 #pragma unroll
-                for (int i = 0; i < V; i++) product[u][i] += slope * convert<C>(weights.v[i]);
+                for (int i = 0; i < V; i++) product[u][i] += slope * convert<C>(of_class.v[i]);
             }
         }
 #pragma unroll

@@ -48,8 +48,8 @@ struct Partial {
 };
 
 /* Sums of squares, in f64 so that no finite f32 gradient over- or underflows, to partial[block]. */
-template <typename Grads>
-__device__ __forceinline__ void squares(const Grads &table, Partial *partial) {
+template <size_t bytes>
+__global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_constant__ GradTable<bytes> table, Partial *partial) {
     __shared__ double shared[32];
     uint32_t block;
     const Item &item = table.items[table.find(block)];
@@ -79,11 +79,6 @@ __device__ __forceinline__ void squares(const Grads &table, Partial *partial) {
     }
 }
 
-template <size_t bytes>
-__global__ void __launch_bounds__(kMultiBlock) k_grad_squares(const __grid_constant__ GradTable<bytes> table, Partial *partial) {
-    squares(table, partial);
-}
-
 /* Of all blocks; thread 0 calls `use(norm, first_bad)`. */
 template <typename Use>
 __device__ __forceinline__ void combine(const Partial *partial, int64_t count, Use use) {
@@ -93,8 +88,8 @@ __device__ __forceinline__ void combine(const Partial *partial, int64_t count, U
     int32_t bad = INT32_MAX;
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += kMultiBlock) {
-        sum += __ldcg(&partial[i].sum);
-        bad = min(bad, __ldcg(&partial[i].bad));
+        sum += partial[i].sum;
+        bad = min(bad, partial[i].bad);
     }
     sum = block_sum(sum, shared);
     bad = block_reduce(bad, INT32_MAX, least, [](int32_t a, int32_t b) { return min(a, b); });
@@ -108,7 +103,11 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const Partial *partia
     });
 }
 
-__device__ __forceinline__ void combine_for(const Partial *partial, int64_t count, const gt__step_task &task, StepCells &cells) {
+__global__ void __launch_bounds__(kMultiBlock)
+    k_grad_step_task(const Partial *partial, int64_t count, const __grid_constant__ gt__step_task task) {
+    __shared__ StepCells cells;
+    gt__step_advance(&task, threadIdx.x, blockDim.x);
+    step_load(task, cells);
     combine(partial, count, [&](double value, int32_t bad) {
         cells.control[0].norm = value;
         cells.control[0].first_bad = bad;
@@ -116,29 +115,6 @@ __device__ __forceinline__ void combine_for(const Partial *partial, int64_t coun
     });
     __syncthreads();
     step_store(task, cells);
-}
-
-__global__ void __launch_bounds__(kMultiBlock)
-    k_grad_step_task(const Partial *partial, int64_t count, const __grid_constant__ gt__step_task task) {
-    __shared__ StepCells cells;
-    gt__step_advance(&task, threadIdx.x, blockDim.x);
-    step_load(task, cells);
-    combine_for(partial, count, task, cells);
-}
-
-template <size_t bytes>
-using TaskTable = Table<Item, bytes, 64 + sizeof(gt__step_task)>;
-
-/* Both in one launch: the last block to have its sum does the rest. */
-template <size_t bytes>
-__global__ void __launch_bounds__(kMultiBlock) k_grad_squares_task(const __grid_constant__ TaskTable<bytes> table, Partial *partial,
-                                                                   uint32_t *counter, const __grid_constant__ gt__step_task task) {
-    __shared__ StepCells cells;
-    squares(table, partial);
-    if (!is_last_block(counter, gridDim.x)) return;
-    gt__step_advance(&task, threadIdx.x, blockDim.x);
-    step_load(task, cells);
-    combine_for(partial, gridDim.x, task, cells);
 }
 
 template <size_t bytes>
@@ -257,24 +233,6 @@ gt_status norm_of(gt__device *device, const gt__grad_list_item *list, int32_t co
     return status;
 }
 
-/* By one launch, if the list fits into one. */
-template <size_t bytes>
-gt_status norm_and_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task, bool *done) {
-    TaskTable<bytes> table;
-    table.chunk = chunk_of(device, list, count);
-    table.count = 0;
-    for (int32_t k = 0; k < count; k++)
-        if (!table.add(item_of(&list[k]), list[k].count, table.chunk)) return GT_OK;
-    if (table.count == 0) return GT_OK;
-    void *partial, *handle;
-    GT_TRY(gt__scratch_alloc(device->ctx, table.blocks() * sizeof(Partial), &partial, &handle));
-    const gt_status status = launch2(device, nullptr, "gradient norm", k_grad_squares_task<bytes>, table.blocks(), 1u, kMultiBlock, 1u,
-                                     table, static_cast<Partial *>(partial), gt__cuda_counters(device), *task);
-    gt__scratch_free(device->ctx, handle);
-    *done = status == GT_OK;
-    return status;
-}
-
 } // namespace
 
 gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list, int32_t count, double *norm, int32_t *first_bad) {
@@ -284,13 +242,6 @@ gt_status gt__cuda_grad_norm(gt__device *device, const gt__grad_list_item *list,
 }
 
 gt_status gt__cuda_grad_step_task(gt__device *device, const gt__grad_list_item *list, int32_t count, const gt__step_task *task) {
-    bool done = false;
-    GT_TRY(check(list, count));
-    if (count <= TaskTable<kSmallParameters>::kCapacity)
-        GT_TRY(norm_and_task<kSmallParameters>(device, list, count, task, &done));
-    else if (large_parameters())
-        GT_TRY(norm_and_task<kLargeParameters>(device, list, count, task, &done));
-    if (done) return GT_OK;
     return norm_of(device, list, count, [=](const Partial *partial, int64_t blocks) {
         return launch2(device, nullptr, "gradient norm", k_grad_step_task, 1u, 1u, kMultiBlock, 1u, partial, blocks, *task);
     });

@@ -155,8 +155,8 @@ static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, in
     if (free_to_round) GT_TRY(gt__pass_pool(&plan->program));
     if (free_to_round) GT_TRY(gt__pass_first_conv(&plan->program));
     if (free_to_round) GT_TRY(gt__pass_norm_add(&plan->program));
-    if (free_to_round) GT_TRY(gt__pass_head(&plan->program));
     GT_TRY(gt__pass_copies(&plan->program));
+    if (free_to_round) GT_TRY(gt__pass_head(&plan->program)); /* sums for biases are in their places now */
     GT_TRY(gt__pass_dead(&plan->program));
     GT_TRY(step->options.memory_budget > 0 ? gt__plan_budget(step, plan) : gt__plan_finish(plan));
     return make_branches(step, plan);
