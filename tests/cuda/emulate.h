@@ -25,6 +25,8 @@
 #define __launch_bounds__(...)
 #undef __grid_constant__
 #define __grid_constant__
+#undef __shared__
+#define __shared__ static /* blocks take turns. What is to be NaN at first is in gt__emulated_shared. */
 
 namespace emulate {
 
@@ -50,6 +52,7 @@ struct Warp {
     Barrier barrier;
     const void *rows[32];
     uint32_t a[32][4], b[32][2];
+    int32_t values[32];
 };
 
 struct Block {
@@ -162,6 +165,28 @@ inline float element(uint32_t pair, int i, const __nv_bfloat16 *) {
 inline void __syncthreads() { emulate::wait(emulate::block.barrier, emulate::block.fibers.size()); }
 inline void __syncwarp() { emulate::wait(emulate::warp().barrier, 32); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
+inline void __threadfence() {}
+inline uint32_t atomicInc(uint32_t *at, uint32_t last) {
+    const uint32_t old = *at;
+    *at = old >= last ? 0 : old + 1;
+    return old;
+}
+template <typename T>
+T __ldg(const T *from) {
+    return *from;
+}
+template <typename T>
+T __ldcg(const T *from) {
+    return *from;
+}
+inline int32_t __shfl_sync(unsigned, int32_t value, int lane) {
+    emulate::Warp &warp = emulate::warp();
+    warp.values[emulate::lane()] = value;
+    __syncwarp();
+    const int32_t other = warp.values[lane];
+    __syncwarp();
+    return other;
+}
 /* Named in templates that no emulated kernel uses. */
 template <typename C>
 C __shfl_xor_sync(unsigned, C value, int) {
