@@ -60,7 +60,9 @@ struct FirstPlace {
     int32_t at, row, in_row;
 };
 
-__device__ __forceinline__ FirstPlace first_place(const FirstConv &f, int32_t pixel) {
+/* Beyond the last pixel: that of the last. */
+__device__ __forceinline__ FirstPlace first_place(const FirstConv &f, int32_t number) {
+    const int32_t pixel = number < f.pixels ? number : f.pixels - 1;
     const int32_t row = static_cast<int32_t>(f.by_out_width.quotient(static_cast<uint32_t>(pixel))),
                   image = static_cast<int32_t>(f.by_out_pixels.quotient(static_cast<uint32_t>(pixel)));
     FirstPlace place;
@@ -80,43 +82,56 @@ __device__ __forceinline__ FirstPlace first_place_of(const FirstPlace &place, in
     return other;
 }
 
-/* A tap as a lane reads it: how far from a pixel's place, and what stands in x's stead. */
-struct FirstTap {
-    const uint16_t *x; /* of the place 0 */
-    int32_t row, in_row;
-    bool valid;      /* it is a tap */
-    uint16_t beside; /* its value if not */
-};
+/* How far from a pixel's place a tap reads. */
+using FirstTap = FirstPlace;
 
-/* Number `tap`. After the last one comes, with `one`, a tap that reads that value everywhere. */
-__device__ __forceinline__ FirstTap first_tap(const FirstConv &f, const void *x, int32_t tap, uint16_t one) {
+/* Beyond the last tap: the first, for what nobody takes. */
+__device__ __forceinline__ FirstTap first_tap(const FirstConv &f, int32_t number) {
+    const int32_t tap = number < f.taps ? number : 0;
     FirstTap to;
-    to.valid = tap < f.taps;
     to.row = static_cast<int32_t>(f.by_taps_row.quotient(static_cast<uint32_t>(tap)));
     to.in_row = tap - to.row * static_cast<int32_t>(f.by_taps_row.divisor);
-    to.x = static_cast<const uint16_t *>(x) + to.row * f.row + to.in_row;
-    to.beside = tap == f.taps ? one : 0;
+    to.at = to.row * f.row + to.in_row;
     return to;
 }
 
-/* The bits of what the tap reads for a pixel; 0 beside x, where there may only be something if `padded`. */
+/* The bits of what the tap reads for a pixel, in 32; 0 beside x, where there may only be something if `padded`. */
 template <bool padded>
-__device__ __forceinline__ uint32_t first_value(const FirstConv &f, const FirstPlace &place, const FirstTap &tap, bool valid) {
-    bool inside = valid & tap.valid; /* no branches */
+__device__ __forceinline__ uint32_t first_value(const void *x, const FirstConv &f, const FirstPlace &place, const FirstTap &tap) {
+    const char *from = static_cast<const char *>(x) + static_cast<uint32_t>(place.at + tap.at) * 2;
+    uint32_t value = 0;
+    bool inside = true;
     if constexpr (padded)
-        inside = inside & (static_cast<uint32_t>(place.row + tap.row) < static_cast<uint32_t>(f.height)) &
-                 (static_cast<uint32_t>(place.in_row + tap.in_row) < static_cast<uint32_t>(f.row));
-    uint32_t value = tap.beside;
-    if (inside) value = __ldg(tap.x + place.at);
+        inside = (static_cast<uint32_t>(place.row + tap.row) < static_cast<uint32_t>(f.height)) &
+                 (static_cast<uint32_t>(place.in_row + tap.in_row) < static_cast<uint32_t>(f.row)); /* no branches */
+    if (inside) {
+#if defined(__CUDA_ARCH__)
+        asm("ld.global.nc.u16 %0, [%1];" : "=r"(value) : "l"(from));
+#else
+        value = *reinterpret_cast<const uint16_t *>(from);
+#endif
+    }
     return value;
 }
 
 template <typename T>
-constexpr uint16_t kOneBits = std::is_same<T, __half>::value ? 0x3c00 : 0x3f80;
+constexpr uint32_t kOneBits = std::is_same<T, __half>::value ? 0x3c00 : 0x3f80;
 
 /* Of two pairs of halves: the first ones and the second ones. */
-__device__ __forceinline__ uint32_t first_halves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
-__device__ __forceinline__ uint32_t second_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
+__device__ __forceinline__ uint32_t first_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+__device__ __forceinline__ uint32_t second_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
+/* What becomes of a pair of values: those of a tap stay, what comes after the last tap is one, and then 0. */
+struct FirstKeep {
+    uint32_t keep, add;
+    __device__ __forceinline__ uint32_t operator()(uint32_t pair) const { return (pair & keep) | add; }
+};
+__device__ __forceinline__ FirstKeep first_keep(const FirstConv &f, int32_t a, int32_t b, uint32_t one) {
+    FirstKeep k;
+    k.keep = (a < f.taps ? 0xffffu : 0) | (b < f.taps ? 0xffff0000u : 0);
+    k.add = (a == f.taps ? one : 0) | (b == f.taps ? one << 16 : 0);
+    return k;
+}
 
 /* W words that are read once: past L1, which is for x. */
 template <int W>
@@ -186,8 +201,12 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstGradientResident<N>)
     const int32_t channel = static_cast<int32_t>(blockIdx.x) * kChannels + group * 2 * M;
 
     FirstTap tap[N]; /* of the lane's columns */
+    FirstKeep keep[N];
 #pragma unroll
-    for (int n = 0; n < N; n++) tap[n] = first_tap(f, x, n * 8 + group, masked ? kOneBits<T> : 0);
+    for (int n = 0; n < N; n++) {
+        tap[n] = first_tap(f, n * 8 + group);
+        keep[n] = first_keep(f, n * 8 + group, n * 8 + group, masked ? kOneBits<T> : 0);
+    }
     float sum[M][N][4];
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -199,39 +218,54 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstGradientResident<N>)
     const int32_t next = static_cast<int32_t>(gridDim.y) * kFirstWarps * U * 16;
     for (int32_t begin = (static_cast<int32_t>(blockIdx.y) * kFirstWarps + warp) * U * 16; begin < f.pixels; begin += next) {
         Pack<uint32_t, M> gradient[U][4], result[masked ? U : 1][4];
-        const int32_t mine = begin + quarter, left = f.pixels - mine;
+        const int32_t mine = begin + quarter;
         const int64_t at = (static_cast<int64_t>(mine) * f.out_channels + channel) * 2;
+        const bool whole = begin + U * 16 <= f.pixels;
+        if (whole) {
 #pragma unroll
-        for (int u = 0; u < U; u++) {
+            for (int i = 0; i < U * 4; i++) {
+                const uint32_t further = static_cast<uint32_t>(i * 4 * f.out_channels) * 2;
+                gradient[i / 4][i % 4] = load_once<M>(reinterpret_cast<const char *>(dy) + at + further);
+                if constexpr (masked) result[i / 4][i % 4] = load_once<M>(reinterpret_cast<const char *>(y) + at + further);
+            }
+        } else {
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int next_pixel = u * 16 + j * 4;
-                const bool valid = next_pixel < left;
-                const uint32_t further = static_cast<uint32_t>(next_pixel * f.out_channels) * 2;
-                gradient[u][j] = {};
-                if (valid) gradient[u][j] = load_once<M>(reinterpret_cast<const char *>(dy) + at + further);
+            for (int i = 0; i < U * 4; i++) {
+                const uint32_t further = static_cast<uint32_t>(i * 4 * f.out_channels) * 2;
+                const bool valid = mine + i * 4 < f.pixels;
+                gradient[i / 4][i % 4] = {};
+                if (valid) gradient[i / 4][i % 4] = load_once<M>(reinterpret_cast<const char *>(dy) + at + further);
                 if constexpr (masked) {
-                    result[u][j] = {};
-                    if (valid) result[u][j] = load_once<M>(reinterpret_cast<const char *>(y) + at + further);
+                    result[i / 4][i % 4] = {};
+                    if (valid) result[i / 4][i % 4] = load_once<M>(reinterpret_cast<const char *>(y) + at + further);
                 }
             }
         }
         const FirstPlace place = first_place(f, begin + lane);
+        uint32_t value[U][4][N];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            uint32_t value[4][N];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const int next_pixel = u * 16 + j * 4;
-                const FirstPlace other = first_place_of<padded>(place, next_pixel + quarter);
+                const FirstPlace other = first_place_of<padded>(place, u * 16 + j * 4 + quarter);
 #pragma unroll
-                for (int n = 0; n < N; n++) value[j][n] = first_value<padded>(f, other, tap[n], next_pixel < left);
+                for (int n = 0; n < N; n++) value[u][j][n] = first_value<padded>(x, f, other, tap[n]);
             }
+        }
+        if (!whole) { /* 0 times what is not finite would not be 0 */
+#pragma unroll
+            for (int i = 0; i < U * 4; i++)
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    if (mine + i * 4 >= f.pixels) value[i / 4][i % 4][n] = 0;
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
             uint32_t b[N][2];
 #pragma unroll
             for (int n = 0; n < N; n++) {
-                b[n][0] = first_halves(value[0][n], value[1][n]);
-                b[n][1] = first_halves(value[2][n], value[3][n]);
+                b[n][0] = keep[n](first_halves(value[u][0][n], value[u][1][n]));
+                b[n][1] = keep[n](first_halves(value[u][2][n], value[u][3][n]));
             }
 #pragma unroll
             for (int m = 0; m < M; m++) {
@@ -300,26 +334,27 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstForwardResident<K>)
     const uint16_t *weight = reinterpret_cast<const uint16_t *>(w), *add = reinterpret_cast<const uint16_t *>(bias);
 
     FirstTap tap[K][4]; /* of the lane's columns of the pixels' matrix, which are its rows of the weights' */
+    FirstKeep keep[K][2];
     uint32_t b[K][N][2];
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        uint32_t rows[4][N];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int32_t number = k * 16 + i / 2 * 8 + quarter * 2 + i % 2;
-            tap[k][i] = first_tap(f, x, number, bias ? kOneBits<T> : 0);
+        for (int i = 0; i < 2; i++) {
+            const int32_t number = k * 16 + i * 8 + quarter * 2;
+            uint32_t rows[2][N];
 #pragma unroll
-            for (int n = 0; n < N; n++) {
-                const int32_t to = first + group / 2 * 2 * N + n * 2 + group % 2;
-                const uint16_t *from = tap[k][i].valid ? weight + to * f.taps + number : add + to;
-                rows[i][n] = 0;
-                if (tap[k][i].valid | (tap[k][i].beside != 0)) rows[i][n] = __ldg(from);
+            for (int j = 0; j < 2; j++) {
+                tap[k][i * 2 + j] = first_tap(f, number + j);
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    const int32_t to = first + group / 2 * 2 * N + n * 2 + group % 2, at = number + j;
+                    rows[j][n] = 0;
+                    if (at < f.taps || (at == f.taps && bias)) rows[j][n] = __ldg(at < f.taps ? weight + to * f.taps + at : add + to);
+                }
             }
-        }
+            keep[k][i] = first_keep(f, number, number + 1, kOneBits<T>);
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            b[k][n][0] = first_halves(rows[0][n], rows[1][n]);
-            b[k][n][1] = first_halves(rows[2][n], rows[3][n]);
+            for (int n = 0; n < N; n++) b[k][n][i] = first_halves(rows[0][n], rows[1][n]);
         }
     }
 
@@ -327,19 +362,18 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstForwardResident<K>)
     const int32_t next = static_cast<int32_t>(gridDim.y) * kFirstWarps * U * 16;
     for (int32_t begin = (static_cast<int32_t>(blockIdx.y) * kFirstWarps + warp) * U * 16; begin < f.pixels; begin += next) {
         const int32_t left = f.pixels - begin - group;
-        const int64_t at = static_cast<int64_t>(begin + group) * f.out_channels + channel;
+        const int64_t at = (static_cast<int64_t>(begin + group) * f.out_channels + channel) * 2;
         const FirstPlace place = first_place(f, begin + lane);
         uint32_t value[U][2][K][4];
 #pragma unroll
         for (int u = 0; u < U; u++) {
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const int next_pixel = u * 16 + j * 8;
-                const FirstPlace other = first_place_of<padded>(place, next_pixel + group);
+                const FirstPlace other = first_place_of<padded>(place, u * 16 + j * 8 + group);
 #pragma unroll
                 for (int k = 0; k < K; k++)
 #pragma unroll
-                    for (int i = 0; i < 4; i++) value[u][j][k][i] = first_value<padded>(f, other, tap[k][i], next_pixel < left);
+                    for (int i = 0; i < 4; i++) value[u][j][k][i] = first_value<padded>(x, f, other, tap[k][i]);
             }
         }
 #pragma unroll
@@ -353,7 +387,8 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstForwardResident<K>)
             for (int k = 0; k < K; k++) {
                 uint32_t a[4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) a[i] = first_halves(value[u][i % 2][k][i / 2 * 2], value[u][i % 2][k][i / 2 * 2 + 1]);
+                for (int i = 0; i < 4; i++)
+                    a[i] = keep[k][i / 2](first_halves(value[u][i % 2][k][i / 2 * 2], value[u][i % 2][k][i / 2 * 2 + 1]));
 #pragma unroll
                 for (int n = 0; n < N; n++) multiply<T>(sum[n], a, b[k][n][0], b[k][n][1]);
             }
@@ -368,7 +403,8 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstForwardResident<K>)
                         pack.v[n * 2 + i] = convert<T>(max_nan(sum[n][j * 2 + i], least));
                     }
                 }
-                if (next_pixel < left) store_pack(y + at + next_pixel * f.out_channels, pack, true);
+                T *to = reinterpret_cast<T *>(reinterpret_cast<char *>(y) + at + static_cast<uint32_t>(next_pixel * f.out_channels) * 2);
+                if (next_pixel < left) store_pack(to, pack, true);
             }
         }
     }

@@ -165,6 +165,12 @@ inline float element(uint32_t pair, int i, const __nv_bfloat16 *) {
 inline void __syncthreads() { emulate::wait(emulate::block.barrier, emulate::block.fibers.size()); }
 inline void __syncwarp() { emulate::wait(emulate::warp().barrier, 32); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t result = 0;
+    for (int i = 0; i < 4; i++) result |= static_cast<uint32_t>(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return result;
+}
 inline void __threadfence() {}
 inline uint32_t atomicInc(uint32_t *at, uint32_t last) {
     const uint32_t old = *at;
