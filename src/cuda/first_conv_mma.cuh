@@ -21,11 +21,8 @@
 namespace gt {
 
 constexpr int kFirstWarps = 8;
-/* Blocks of a multiprocessor that registers must allow, and how many times 16 pixels a warp has on their way together: by the taps and what stands beside them, in blocks of 8
- * for the gradient and of 16 forward. */
-template <int N>
-constexpr int kFirstGradientResident = N > 2 ? 2 : 3;
-template <int N>
+/* Blocks of a multiprocessor that registers must allow, and how many times 16 pixels a warp has on their way together. N, K: the blocks of 8 or 16 taps of the kernels. */
+constexpr int first_gradient_resident(int n, bool masked, bool padded) { return n > 2 || (masked && padded) ? 2 : 3; }
 constexpr int kFirstGradientSteps = 2;
 template <int K>
 constexpr int kFirstForwardResident = K > 1 ? 2 : 4;
@@ -187,9 +184,9 @@ __device__ __forceinline__ void finish_first(const FirstSums &s, const FirstConv
 
 /* Block (x, y) sums 16 M channels, tile x, over part y of the pixels. N: blocks of 8 columns. `masked`: dy is the gradient behind relu, whose result is y. */
 template <typename T, int M, int N, bool masked, bool padded>
-__global__ void __launch_bounds__(kFirstWarps * 32, kFirstGradientResident<N>)
+__global__ void __launch_bounds__(kFirstWarps * 32, first_gradient_resident(N, masked, padded))
     k_first_conv_gradient(const T *dy, const T *y, const T *x, const __grid_constant__ FirstConv f, const __grid_constant__ FirstSums s) {
-    constexpr int U = kFirstGradientSteps<N>, kChannels = M * 16, kPitch = kChannels + 4; /* rows of sums begin in different banks */
+    constexpr int U = kFirstGradientSteps, kChannels = M * 16, kPitch = kChannels + 4; /* rows of sums begin in different banks */
     constexpr int kColumn = kPitch, kWarp = N * 8 * kPitch;
 #ifdef GT__EMULATED
     float *sums = reinterpret_cast<float *>(gt__emulated_shared);
@@ -242,30 +239,27 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstGradientResident<N>)
             }
         }
         const FirstPlace place = first_place(f, begin + lane);
-        uint32_t value[U][4][N];
 #pragma unroll
         for (int u = 0; u < U; u++) {
+            uint32_t value[4][N];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const FirstPlace other = first_place_of<padded>(place, u * 16 + j * 4 + quarter);
 #pragma unroll
-                for (int n = 0; n < N; n++) value[u][j][n] = first_value<padded>(x, f, other, tap[n]);
+                for (int n = 0; n < N; n++) value[j][n] = first_value<padded>(x, f, other, tap[n]);
             }
-        }
-        if (!whole) { /* 0 times what is not finite would not be 0 */
+            if (!whole) { /* 0 times what is not finite would not be 0 */
 #pragma unroll
-            for (int i = 0; i < U * 4; i++)
+                for (int j = 0; j < 4; j++)
 #pragma unroll
-                for (int n = 0; n < N; n++)
-                    if (mine + i * 4 >= f.pixels) value[i / 4][i % 4][n] = 0;
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
+                    for (int n = 0; n < N; n++)
+                        if (mine + u * 16 + j * 4 >= f.pixels) value[j][n] = 0;
+            }
             uint32_t b[N][2];
 #pragma unroll
             for (int n = 0; n < N; n++) {
-                b[n][0] = keep[n](first_halves(value[u][0][n], value[u][1][n]));
-                b[n][1] = keep[n](first_halves(value[u][2][n], value[u][3][n]));
+                b[n][0] = keep[n](first_halves(value[0][n], value[1][n]));
+                b[n][1] = keep[n](first_halves(value[2][n], value[3][n]));
             }
 #pragma unroll
             for (int m = 0; m < M; m++) {

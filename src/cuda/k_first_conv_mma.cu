@@ -97,12 +97,16 @@ int64_t blocks_of(gt__device *device, const FirstConv &f, uint32_t tiles, int st
     return min64(most, ceil_div(f.pixels, static_cast<int64_t>(kFirstWarps) * steps * 16));
 }
 
+/* Blocks of columns that the gradient's kernel has. */
+int column_blocks(const Call &c) { return columns_of(c) > 16 ? 4 : 2; }
+
+/* Layers without padding have kernels of their own only behind relu. */
+bool takes_padding(const gt__call *call, const Call &c) { return !c.mask || is_padded(call); }
+
 Parts gradient_parts(gt__device *device, const gt__call *call, const Call &c, bool alone) {
-    const bool many = columns_of(c) > 16;
-    const int steps = many ? kFirstGradientSteps<4> : kFirstGradientSteps<2>,
-              resident = many ? kFirstGradientResident<4> : kFirstGradientResident<2>;
     const uint32_t tiles = tiles_of(c);
-    return parts_make(alone ? 1 : blocks_of(device, sizes(call, c), tiles, steps, resident), tiles);
+    const int resident = first_gradient_resident(column_blocks(c), c.mask != nullptr, takes_padding(call, c));
+    return parts_make(alone ? 1 : blocks_of(device, sizes(call, c), tiles, kFirstGradientSteps, resident), tiles);
 }
 
 template <typename T, int M, int N, bool masked, bool padded>
@@ -121,12 +125,11 @@ gt_status gradient(gt__device *device, const gt__call *call, const Call &c, void
                    1u, data<const T>(c.y), data<const T>(c.mask), data<const T>(c.x), sizes(call, c), sums);
 }
 
-/* Layers without padding: only behind relu, where they are as fast as the memory. */
 template <typename T, int M, int N>
 gt_status gradient_any(gt__device *device, const gt__call *call, const Call &c, void *scratch) {
     if (!c.mask) return gradient<T, M, N, false, true>(device, call, c, scratch);
-    return is_padded(call) ? gradient<T, M, N, true, true>(device, call, c, scratch)
-                           : gradient<T, M, N, true, false>(device, call, c, scratch);
+    return takes_padding(call, c) ? gradient<T, M, N, true, true>(device, call, c, scratch)
+                                  : gradient<T, M, N, true, false>(device, call, c, scratch);
 }
 
 template <typename T, int N, int K, bool padded>
@@ -145,7 +148,7 @@ gt_status forward_any(gt__device *device, const gt__call *call, const Call &c) {
 
 template <typename T>
 gt_status run(gt__device *device, const gt__call *call, const Call &c, void *scratch) {
-    const bool two = rows_of(c) == 2, many = columns_of(c) > 16;
+    const bool two = rows_of(c) == 2, many = column_blocks(c) > 2;
     if (c.dw) {
         if (many) return two ? gradient_any<T, 2, 4>(device, call, c, scratch) : gradient_any<T, 1, 4>(device, call, c, scratch);
         return two ? gradient_any<T, 2, 2>(device, call, c, scratch) : gradient_any<T, 1, 2>(device, call, c, scratch);
