@@ -18,7 +18,8 @@ struct Sizes {
     int taps() const { return c * r * s; }
 };
 
-const Sizes grey = {3, 1, 28, 28, 32, 3, 3, {1, 1}, {0, 0}};      /* 2028 pixels: no multiple of 16 */
+const Sizes grey = {3, 1, 28, 28, 32, 3, 3, {1, 1}, {0, 0}}; /* 2028 pixels: no multiple of 16 */
+const Sizes grey_many = {8, 1, 28, 28, 32, 3, 3, {1, 1}, {0, 0}};
 const Sizes grey_wide = {2, 1, 11, 9, 64, 3, 3, {1, 1}, {1, 1}};  /* two tiles of channels */
 const Sizes grey_five = {2, 1, 13, 12, 48, 5, 5, {1, 1}, {2, 2}}; /* tiles of 16 channels */
 const Sizes colours = {3, 3, 15, 17, 32, 3, 3, {2, 2}, {1, 1}};
@@ -190,7 +191,7 @@ TEST(unit, first_conv_mma_joins_many_parts) {
     check_gradient<__half, 2, 2, true, false>(grey, 7);
     check_gradient<__half, 2, 2, true, false, __half>(grey, 7);
     check_gradient<__nv_bfloat16, 2, 2, true, true>(grey_wide, 19, ADDED | NO_BIAS);
-    check_gradient<__half, 2, 2, false, true>(grey, 300); /* more than 16 groups of more than 16 */
+    check_gradient<__half, 2, 2, false, true>(grey_many, 300); /* more than 16 groups of more than 16, the first of which have pixels */
 }
 
 TEST(unit, first_conv_mma_backward_weight_keeps_nan) {
