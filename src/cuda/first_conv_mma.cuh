@@ -37,8 +37,8 @@ struct FirstConv {
     int32_t taps;            /* of the kernel */
     int32_t stride, padding; /* along the height */
     int32_t step, before;    /* along the width */
-    int32_t next_row,
-        next_image; /* what an element of x that a pixel reads moves by, beside `step` a pixel, from row to row and from image to image of the result */
+    /* How far the element of x that a pixel reads moves beside `step` a pixel: from row to row and from image to image of the result. */
+    int32_t next_row, next_image;
     int32_t out_height;
     FastDivide by_out_width, by_out_pixels, by_taps_row;
 };
@@ -187,7 +187,7 @@ template <typename T, int M, int N, bool masked, bool padded>
 __global__ void __launch_bounds__(kFirstWarps * 32, first_gradient_resident(N, masked, padded))
     k_first_conv_gradient(const T *dy, const T *y, const T *x, const __grid_constant__ FirstConv f, const __grid_constant__ FirstSums s) {
     constexpr int U = kFirstGradientSteps, kChannels = M * 16, kPitch = kChannels + 4; /* rows of sums begin in different banks */
-    constexpr int kColumn = kPitch, kWarp = N * 8 * kPitch;
+    constexpr int kWarp = N * 8 * kPitch;
 #ifdef GT__EMULATED
     float *sums = reinterpret_cast<float *>(gt__emulated_shared);
 #else
@@ -290,14 +290,14 @@ __global__ void __launch_bounds__(kFirstWarps * 32, first_gradient_resident(N, m
                 pack.v[2 * m] = sum[m][n][i];
                 pack.v[2 * m + 1] = sum[m][n][2 + i];
             }
-            store_pack(sums + warp * kWarp + (n * 8 + quarter * 2 + i) * kColumn + group * 2 * M, pack, true);
+            store_pack(sums + warp * kWarp + (n * 8 + quarter * 2 + i) * kPitch + group * 2 * M, pack, true);
         }
     }
     __syncthreads();
     const uint32_t part = blockIdx.y, values = static_cast<uint32_t>(columns * kChannels);
     float *own = own_part(s, blockIdx.x, part, values);
     for (uint32_t i = threadIdx.x * 4; i < values; i += kFirstWarps * 32 * 4) {
-        const float *from = sums + i / kChannels * kColumn + i % kChannels;
+        const float *from = sums + i / kChannels * kPitch + i % kChannels;
         Pack<float, 4> total = load_pack<float, 4>(from, true);
 #pragma unroll
         for (int w = 1; w < kFirstWarps; w++) {
@@ -391,12 +391,9 @@ __global__ void __launch_bounds__(kFirstWarps * 32, kFirstForwardResident<K>)
                 const int next_pixel = u * 16 + j * 8;
                 Pack<T, 2 * N> pack;
 #pragma unroll
-                for (int n = 0; n < N; n++) {
+                for (int n = 0; n < N; n++)
 #pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        pack.v[n * 2 + i] = convert<T>(max_nan(sum[n][j * 2 + i], least));
-                    }
-                }
+                    for (int i = 0; i < 2; i++) pack.v[n * 2 + i] = convert<T>(max_nan(sum[n][j * 2 + i], least));
                 T *to = reinterpret_cast<T *>(reinterpret_cast<char *>(y) + at + static_cast<uint32_t>(next_pixel * f.out_channels) * 2);
                 if (next_pixel < left) store_pack(to, pack, true);
             }
