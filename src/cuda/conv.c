@@ -4,7 +4,7 @@
  *
  * Layers of few channels may go to our kernels on tensor cores (k_conv_mma.cu; the CMake option GTRAIN_CUDA_CONV_MMA), which are one more candidate.
  *
- * First layers have ways of their own. Few channels and few taps go to kernels that read and write each image once (k_conv_few.cu), which are one more candidate, and
+ * First layers have ways of their own. Few channels and few taps go to kernels that read and write each image once (k_conv_few.cu; for halves on tensor cores k_first_conv_mma.cu), which are one more candidate, and
  * the choice in deterministic mode. Half-precision images of up to 3 channels may be copied with zeros up to 4 or 8 channels, for which cuDNN has faster engines:
  * candidates whose time includes the copy.
  *

@@ -3,8 +3,8 @@
  *
  * A tile is a run of neighbouring pixels of one image's result. A block keeps what the tile reads of x in shared memory, zeros where padding is, in the type that
  * is computed in. Forward: a thread makes V channels of P pixels; the weights are in shared memory too. Backward: a thread sums V channels of 9 taps over its
- * pixels in registers; blocks join their sums over a group of blocks, and groups over all, by whoever is last to finish but in a fixed order. */
-#include "cuda/launch.cuh"
+ * pixels in registers; blocks join their sums as join_parts.cuh says. What the tensor cores can compute k_first_conv_mma.cu takes instead. */
+#include "cuda/join_parts.cuh"
 
 #include <type_traits>
 
@@ -38,13 +38,10 @@ struct Few {
 
 /* What the gradient's blocks do with their sums. */
 template <typename C>
-struct Sums {
-    C *partial; /* [tile of channels, part, value], then the groups' [tile of channels, group, value]; NULL with one part */
-    uint32_t *counters;
-    int64_t part_pixels;           /* of all images' results, that a part sums */
-    uint32_t parts, group, groups; /* group: parts in one */
-    uint32_t channel_groups;       /* of V channels, in a tile of channels */
-    void *dw, *db;                 /* either may be NULL */
+struct Sums : PartSums<C> {
+    int64_t part_pixels;     /* of all images' results, that a part sums */
+    uint32_t channel_groups; /* of V channels, in a tile of channels */
+    void *dw, *db;           /* either may be NULL */
     gt_dtype dw_dtype, db_dtype;
     bool accumulate;
 };
@@ -214,49 +211,6 @@ __device__ __forceinline__ void finish(const Sums<C> &s, const Few &f, uint32_t 
     store_as(to, is_bias ? s.db_dtype : s.dw_dtype, at, sum);
 }
 
-/* True in all threads of the block that is the last of `count` to come here; it sees what the others had written before. */
-__device__ __forceinline__ bool is_last(uint32_t *counter, uint32_t count) {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(counter, count - 1) == count - 1;
-    __syncthreads();
-    const bool result = last;
-    if (result) __threadfence();
-    __syncthreads();
-    return result;
-}
-
-/* Gives use(i, sum) the thread's share of the sums over `count` blocks of partial[block, i], i < values: 16 bytes at a time. */
-template <typename C, typename Use>
-__device__ __forceinline__ void sum_blocks(const C *partial, uint32_t count, uint32_t values, Use use) {
-    constexpr uint32_t kBatch = 16, kWide = 16 / sizeof(C);
-    const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
-    for (uint32_t i = thread * kWide; i < values; i += threads * kWide) {
-        C sum[kWide];
-#pragma unroll
-        for (uint32_t w = 0; w < kWide; w++) sum[w] = C(0);
-        for (uint32_t k = 0; k < count; k += kBatch) {
-            union {
-                uint4 bits;
-                Pack<C, kWide> pack;
-            } value[kBatch];
-#pragma unroll
-            for (uint32_t b = 0; b < kBatch; b++)
-                if (k + b < count)
-                    value[b].bits = __ldcg(reinterpret_cast<const uint4 *>(partial + static_cast<int64_t>(k + b) * values + i));
-#pragma unroll
-            for (uint32_t b = 0; b < kBatch; b++) {
-                if (k + b >= count) break;
-#pragma unroll
-                for (uint32_t w = 0; w < kWide; w++) sum[w] += value[b].pack.v[w];
-            }
-        }
-#pragma unroll
-        for (uint32_t w = 0; w < kWide; w++) use(i + w, sum[w]);
-    }
-}
-
 /* L: a chunk of kChunkTaps is whole rows of the kernel, of L taps each; 0: it begins and ends anywhere. `masked`: dy is the gradient behind relu, whose
  * result is y. */
 template <typename T, int V, bool masked, int L>
@@ -362,7 +316,7 @@ __global__ void __launch_bounds__(kGradientBlock, kGradientResident)
     __syncthreads();
 
     const uint32_t values = static_cast<uint32_t>(kValues * width);
-    C *own = s.partial + (static_cast<int64_t>(blockIdx.x) * s.parts + part) * values;
+    C *own = own_part(s, blockIdx.x, part, values);
     for (uint32_t i = static_cast<uint32_t>(thread); i < values; i += static_cast<uint32_t>(threads)) {
         const uint32_t t = i / static_cast<uint32_t>(width), o = i - t * static_cast<uint32_t>(width);
         C value = C(0);
@@ -373,20 +327,7 @@ __global__ void __launch_bounds__(kGradientBlock, kGradientResident)
             own[i] = value;
     }
     if (s.parts == 1) return;
-
-    /* Over the group, then over the groups. */
-    const uint32_t group = part / s.group, before = group * s.group, members = s.parts - before < s.group ? s.parts - before : s.group;
-    if (!is_last(s.counters + gridDim.x + blockIdx.x * s.groups + group, members)) return;
-    const C *of_group = s.partial + (static_cast<int64_t>(blockIdx.x) * s.parts + before) * values;
-    C *of_groups = s.partial + (static_cast<int64_t>(gridDim.x) * s.parts + static_cast<int64_t>(blockIdx.x) * s.groups) * values;
-    sum_blocks(of_group, members, values, [&](uint32_t i, C value) {
-        if (s.groups == 1)
-            finish<C, V>(s, f, i, value);
-        else
-            of_groups[static_cast<int64_t>(group) * values + i] = value;
-    });
-    if (s.groups == 1 || !is_last(s.counters + blockIdx.x, s.groups)) return;
-    sum_blocks(of_groups, s.groups, values, [&](uint32_t i, C value) { finish<C, V>(s, f, i, value); });
+    join_parts<16>(s, blockIdx.x, gridDim.x, part, values, [&](uint32_t i, C value) { finish<C, V>(s, f, i, value); });
 }
 
 /* --- more channels and fewer ------------------------------------------------------------------------------------------------------------------ */
@@ -512,8 +453,9 @@ uint32_t channel_groups(const Few &f, int most, int v) { return static_cast<uint
 
 /* How the gradient's pixels are shared out. */
 struct Split {
+    Parts parts;
     int64_t part_pixels;
-    uint32_t block_x, block_y, tiles, channel_groups, parts, group, groups, values;
+    uint32_t block_x, block_y, tiles, channel_groups, values;
     size_t scratch; /* numbers */
 };
 
@@ -526,17 +468,10 @@ Split split_make(gt__device *device, Few *f, int v, bool masked, size_t size, bo
     const int64_t pixels = f->images * f->out_pixels, most = kGradientResident * static_cast<int64_t>(gt__cuda_multiprocessors(device));
     const int64_t wanted = min64(max64(most / split.tiles, 1), ceil_div(pixels, 4 * static_cast<int64_t>(split.block_y)));
     cut_tiles(f, kMostPixels, size);
-    const auto share = [&](int64_t parts) {
-        split.part_pixels = ceil_div(pixels, parts);
-        split.parts = static_cast<uint32_t>(ceil_div(pixels, split.part_pixels));
-        split.group = 1;
-        while (split.group * split.group < split.parts) split.group++;
-        split.groups = static_cast<uint32_t>(ceil_div(split.parts, split.group));
-    };
-    share(alone ? 1 : wanted);
-    if (static_cast<int64_t>(split.tiles) * (split.groups + 1) > GT__CUDA_COUNTERS) share(1);
+    split.parts = parts_make(ceil_div(pixels, ceil_div(pixels, alone ? 1 : wanted)), split.tiles);
+    split.part_pixels = ceil_div(pixels, split.parts.parts);
     split.values = static_cast<uint32_t>(kChunkTaps + (masked ? 1 : 0)) * split.block_x * static_cast<uint32_t>(v);
-    split.scratch = split.parts == 1 ? 0 : static_cast<size_t>(split.tiles) * (split.parts + split.groups) * split.values;
+    split.scratch = split.parts.blocks_of_sums(split.tiles) * split.values;
     return split;
 }
 
@@ -581,12 +516,10 @@ gt_status gradient_of(gt__device *device, const gt__call *call, Few *f, void *sc
     const Split split = split_make(device, f, V, masked, sizeof(C), !scratch);
     Sums<C> sums;
     memset(&sums, 0, sizeof sums);
+    static_cast<Parts &>(sums) = split.parts;
     sums.partial = static_cast<C *>(scratch);
     sums.counters = gt__cuda_counters(device);
     sums.part_pixels = split.part_pixels;
-    sums.parts = split.parts;
-    sums.group = split.group;
-    sums.groups = split.groups;
     sums.channel_groups = split.channel_groups;
     sums.dw = data(dw);
     sums.db = data(db);
@@ -598,14 +531,14 @@ gt_status gradient_of(gt__device *device, const gt__call *call, Few *f, void *sc
     const bool square = f->taps_row == 3 && f->taps_high == 3;
     if constexpr (sizeof(T) < 8) {
         if (square)
-            return launch2(device, call, "convolution", k_weight_gradient<T, V, masked, 3>, split.tiles, split.parts, split.block_x,
+            return launch2(device, call, "convolution", k_weight_gradient<T, V, masked, 3>, split.tiles, split.parts.parts, split.block_x,
                            split.block_y, from, result, image, *f, sums, vector);
         if (f->taps_row == 9)
-            return launch2(device, call, "convolution", k_weight_gradient<T, V, masked, 9>, split.tiles, split.parts, split.block_x,
+            return launch2(device, call, "convolution", k_weight_gradient<T, V, masked, 9>, split.tiles, split.parts.parts, split.block_x,
                            split.block_y, from, result, image, *f, sums, vector);
     }
-    return launch2(device, call, "convolution", k_weight_gradient<T, V, masked, 0>, split.tiles, split.parts, split.block_x, split.block_y,
-                   from, result, image, *f, sums, vector);
+    return launch2(device, call, "convolution", k_weight_gradient<T, V, masked, 0>, split.tiles, split.parts.parts, split.block_x,
+                   split.block_y, from, result, image, *f, sums, vector);
 }
 
 size_t compute_bytes(gt_dtype dtype) { return dtype == GT_DTYPE_F64 ? 8 : 4; }
@@ -639,6 +572,7 @@ int32_t gt__cuda_conv2d_few_takes(const gt__call *call) {
 
 size_t gt__cuda_conv2d_few_scratch(gt__device *device, const gt__call *call) {
     Few f;
+    if (gt__cuda_first_conv_takes(device, call)) return gt__cuda_first_conv_scratch(device, call);
     const bool masked = call->op == GT__OP_CONV2D_RELU_BACKWARD_WEIGHT;
     if ((!masked && call->op != GT__OP_CONV2D_BACKWARD_WEIGHT) || !few_of(call, &f)) return 0;
     const gt_dtype dtype = call->in[0]->meta.dtype;
@@ -648,6 +582,7 @@ size_t gt__cuda_conv2d_few_scratch(gt__device *device, const gt__call *call) {
 
 gt_status gt__cuda_conv2d_few(gt__device *device, const gt__call *call, void *scratch) {
     Few f;
+    if (gt__cuda_first_conv_takes(device, call)) return gt__cuda_first_conv(device, call, scratch);
     GT_CALL_REQUIRE(call, few_of(call, &f), GT_INTERNAL, "not for these kernels");
     switch (call->op) {
     case GT__OP_CONV2D_BACKWARD_WEIGHT:

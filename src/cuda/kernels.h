@@ -77,6 +77,10 @@ GT__CUDA_KERNEL(conv2d_backward_weight_direct);
 int32_t gt__cuda_conv2d_few_takes(const gt__call *call);
 size_t gt__cuda_conv2d_few_scratch(gt__device *device, const gt__call *call);
 gt_status gt__cuda_conv2d_few(gt__device *device, const gt__call *call, void *scratch);
+/* k_first_conv_mma.cu: the same on tensor cores, to which those above hand what it takes: halves, up to 128 channels of the result in sixteens, up to 31 weights of each. */
+int32_t gt__cuda_first_conv_takes(gt__device *device, const gt__call *call);
+size_t gt__cuda_first_conv_scratch(gt__device *device, const gt__call *call);
+gt_status gt__cuda_first_conv(gt__device *device, const gt__call *call, void *scratch);
 /* k_conv_mma.cu: CONV2D, CONV2D_RELU and their gradients in halves where the image that is read in patches (x, or dy for the gradient of the input) has 16, 32 or 64 channels, on
  * tensor cores; the same bits every time. `scratch` has gt__cuda_conv2d_mma_scratch bytes. */
 int32_t gt__cuda_conv2d_mma_takes(gt__device *device, const gt__call *call);

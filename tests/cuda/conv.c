@@ -27,6 +27,8 @@ static const conv_case cases[] = {
     {5, 3, 16, 16, 32, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
     {64, 1, 64, 64, 32, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
     {2, 4, 12, 300, 130, 1, 9, {1, 2}, {0, 4}, {1, 1}, 1},
+    {3, 1, 19, 21, 48, 5, 5, {1, 1}, {2, 2}, {1, 1}, 1},
+    {5, 3, 33, 31, 64, 3, 3, {2, 2}, {1, 1}, {1, 1}, 1},
     /* 16, 32 or 64 channels on one side or both, for our kernels on tensor cores: tiles that end inside rows and reach over several images, blocks that are not full */
     {9, 16, 5, 4, 24, 2, 3, {1, 1}, {1, 2}, {1, 1}, 1},
     {3, 64, 15, 17, 32, 5, 5, {1, 1}, {2, 2}, {1, 1}, 1},
@@ -143,18 +145,20 @@ TEST_CUDA_ONLY(contract, L2_conv2d_relu_of_few_channels_keeps_nan) {
     gt_conv2d_options conv;
     CHECK_OK(gt_conv2d_options_init(&conv, sizeof conv));
     conv.activation = GT_ACTIVATION_RELU;
-    const int64_t x_shape[4] = {8, 1, 12, 12}, w_shape[4] = {24, 1, 3, 3}, channels = 24;
-    for (size_t d = 0; d < 4; d++) {
-        CHECK_OK(gt_scope_begin(ctx));
-        gt_tensor *x = exact_numbers(ctx, dtypes[d], 4, x_shape, 1), *w = exact_numbers(ctx, dtypes[d], 4, w_shape, 2);
-        gt_tensor *bias = exact_numbers(ctx, dtypes[d], 1, &channels, 3);
-        CHECK_OK(gt_tensor_fill(gt_slice(x, 0, 7, 8, 1), NAN)); /* the last image */
-        float *y = read_f32(CHECK_TENSOR(gt_conv2d(x, w, bias, &conv)));
-        int64_t image = 24 * 10 * 10;
-        for (int64_t i = 0; i < 8 * image; i++) CHECK((isnan(y[i]) != 0) == (i / image == 7) && !(y[i] < 0));
-        free(y);
-        CHECK_OK(gt_scope_end(ctx));
-    }
+    const int64_t x_shape[4] = {8, 1, 12, 12};
+    for (size_t d = 0; d < 4; d++)
+        for (int64_t channels = 24; channels <= 32; channels += 8) { /* halves of 32: on tensor cores */
+            const int64_t w_shape[4] = {channels, 1, 3, 3};
+            CHECK_OK(gt_scope_begin(ctx));
+            gt_tensor *x = exact_numbers(ctx, dtypes[d], 4, x_shape, 1), *w = exact_numbers(ctx, dtypes[d], 4, w_shape, 2);
+            gt_tensor *bias = exact_numbers(ctx, dtypes[d], 1, &channels, 3);
+            CHECK_OK(gt_tensor_fill(gt_slice(x, 0, 7, 8, 1), NAN)); /* the last image */
+            float *y = read_f32(CHECK_TENSOR(gt_conv2d(x, w, bias, &conv)));
+            int64_t image = channels * 10 * 10;
+            for (int64_t i = 0; i < 8 * image; i++) CHECK((isnan(y[i]) != 0) == (i / image == 7) && !(y[i] < 0));
+            free(y);
+            CHECK_OK(gt_scope_end(ctx));
+        }
 }
 
 TEST_CUDA_ONLY(contract, D2_conv2d_without_workspace) {
@@ -171,13 +175,14 @@ TEST_CUDA_ONLY(contract, D6_conv2d_and_matmul_are_bitwise_the_same) {
     gt_context_options options;
     gt_context_options_init(&options, sizeof options);
     options.deterministic = 1;
-    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+    for (int n = 0; n < 2 * (int)(sizeof cases / sizeof *cases); n++) { /* in f32 and in f16 */
+        int i = n / 2;
         gt_tensor *all[2][3];
         gt_context *contexts[2];
         for (int k = 0; k < 2; k++) {
             contexts[k] = test_context_with(t, &options);
             CHECK_OK(gt_scope_begin(contexts[k]));
-            results r = run(contexts[k], GT_DTYPE_F32, &cases[i], 1, GT_ACTIVATION_RELU);
+            results r = run(contexts[k], dtypes[n % 2], &cases[i], 1, GT_ACTIVATION_RELU);
             all[k][0] = r.y, all[k][1] = r.dx, all[k][2] = r.dw;
         }
         for (int k = 0; k < 3; k++) {

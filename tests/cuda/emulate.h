@@ -27,7 +27,7 @@
 #undef __grid_constant__
 #define __grid_constant__
 #undef __shared__
-#define __shared__ static /* one block runs at a time */
+#define __shared__ static /* one block runs at a time. What is to be NaN at first is in gt__emulated_shared. */
 
 namespace emulate {
 
@@ -171,6 +171,16 @@ inline double __longlong_as_double(long long bits) {
     return value;
 }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t result = 0;
+    for (int i = 0; i < 4; i++) result |= static_cast<uint32_t>(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return result;
+}
+template <typename T>
+T __ldg(const T *from) {
+    return *from;
+}
 inline void __threadfence() {}
 template <typename C>
 C __shfl_sync(unsigned, C value, int from) {

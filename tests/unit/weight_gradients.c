@@ -133,6 +133,12 @@ static const geometry geometries[] = {
     {2, 2, 8, 13, 7, 3, 4, {2, 3}, {1, 2}, {1, 1}, 1},
     {1, 4, 5, 6, 70, 1, 9, {1, 1}, {0, 4}, {1, 1}, 1},
     {32, 1, 28, 28, 8, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
+    /* the same with channels in sixteens, which in halves are for the tensor cores */
+    {24, 1, 28, 28, 32, 3, 3, {1, 1}, {0, 0}, {1, 1}, 1},
+    {3, 1, 9, 11, 64, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1},
+    {2, 1, 13, 12, 48, 5, 5, {1, 1}, {2, 2}, {1, 1}, 1},
+    {3, 3, 15, 17, 32, 3, 3, {2, 2}, {1, 1}, {1, 1}, 1},
+    {2, 3, 9, 10, 16, 3, 3, {1, 2}, {0, 0}, {1, 1}, 1},
 };
 
 static void conv_case(gt_context *ctx, const geometry *g, gt_dtype dtype, uint64_t *state) {
@@ -291,22 +297,23 @@ TEST_DEVICES(unit, conv2d_relu_weight_gradient_keeps_nan) {
     gt__attrs attr = gt__attrs_zero();
     for (int i = 0; i < 2; i++) attr.conv.stride[i] = attr.conv.dilation[i] = 1;
     attr.conv.groups = 1;
-    const int64_t shape[4] = {8, 1, 3, 3};
-    memcpy(attr.conv.shape, shape, sizeof shape);
-    EACH_FLOAT(dtype) {
+    EACH_FLOAT(dtype)
+    for (int64_t channels = 8; channels <= 32; channels += 24) {
+        const int64_t shape[4] = {channels, 1, 3, 3};
+        memcpy(attr.conv.shape, shape, sizeof shape);
         CHECK_OK(gt_scope_begin(ctx));
-        gt_tensor *list[3] = {gt_tensor_full(ctx, *dtype, SHAPE(4, 8, 6, 6), 1), gt_tensor_full(ctx, *dtype, SHAPE(4, 8, 6, 6), 1),
-                              gt_tensor_full(ctx, *dtype, SHAPE(4, 1, 8, 8), 1)};
+        gt_tensor *list[3] = {gt_tensor_full(ctx, *dtype, SHAPE(4, channels, 6, 6), 1),
+                              gt_tensor_full(ctx, *dtype, SHAPE(4, channels, 6, 6), 1), gt_tensor_full(ctx, *dtype, SHAPE(4, 1, 8, 8), 1)};
         CHECK_OK(gt_tensor_fill(gt_slice(gt_slice(list[1], 0, 3, 4, 1), 1, 5, 6, 1), NAN)); /* of one channel */
         CHECK_OK(gt_tensor_fill(gt_slice(list[0], 1, 2, 3, 1), NAN));                       /* behind relu, which stops it */
         CHECK_OK(gt_tensor_fill(gt_slice(list[1], 1, 2, 3, 1), 0));
         gt_tensor *out[GT__MAX_OUT] = {NULL};
         CHECK_OK(gt__op_multi(GT__OP_CONV2D_RELU_BACKWARD_WEIGHT, list, 3, &attr, 3, out));
-        double dw[72], db[8];
-        CHECK_OK(gt_tensor_read(gt_cast(out[0], GT_DTYPE_F64), dw, sizeof dw));
-        CHECK_OK(gt_tensor_read(gt_cast(out[1], GT_DTYPE_F64), db, sizeof db));
-        for (int i = 0; i < 72; i++) CHECK(i / 9 == 5 ? isnan(dw[i]) : dw[i] == (i / 9 == 2 ? 0 : 144));
-        for (int i = 0; i < 8; i++) CHECK(i == 5 ? isnan(db[i]) : db[i] == (i == 2 ? 0 : 144));
+        double dw[32 * 9], db[32];
+        CHECK_OK(gt_tensor_read(gt_cast(out[0], GT_DTYPE_F64), dw, (size_t)channels * 9 * sizeof *dw));
+        CHECK_OK(gt_tensor_read(gt_cast(out[1], GT_DTYPE_F64), db, (size_t)channels * sizeof *db));
+        for (int i = 0; i < channels * 9; i++) CHECK(i / 9 == 5 ? isnan(dw[i]) : dw[i] == (i / 9 == 2 ? 0 : 144));
+        for (int i = 0; i < channels; i++) CHECK(i == 5 ? isnan(db[i]) : db[i] == (i == 2 ? 0 : 144));
         CHECK_OK(gt_scope_end(ctx));
     }
 }
