@@ -4,45 +4,13 @@
 namespace {
 using namespace gt;
 
-constexpr int64_t kFewPixels = 32; /* of a slab, which is not cut for more blocks then */
-
-/* `larger`, `smaller`: the images. The blocks of the launch in `columns`, one a slab. */
-Slabs slabs_make(gt__device *device, const gt__meta *larger, const gt__meta *smaller, int w, Columns *columns) {
-    Slabs s;
-    const int64_t images = larger->shape[0], pixels = smaller->shape[2] * smaller->shape[3],
-                  packs = larger->shape[1] * element_bytes(larger->dtype) / 16;
-    columns->block_x = 1;
-    while (columns->block_x < kFlatPacks && columns->block_x < packs) columns->block_x *= 2;
-    columns->block_y = kFlatBlock / columns->block_x;
-    columns->tiles = static_cast<uint32_t>(ceil_div(packs, columns->block_x));
-    int64_t slabs = ceil_div(pixels, columns->block_y * kFlatUnroll);
-    const int64_t wanted = ceil_div(2 * static_cast<int64_t>(gt__cuda_multiprocessors(device)), columns->tiles);
-    while (images * slabs < wanted && pixels > 2 * kFewPixels * slabs) slabs *= 2;
-    const int64_t size = ceil_div(ceil_div(pixels, slabs), w) * w;
-    slabs = ceil_div(pixels, size);
-    s.channels = columns->channels = larger->shape[1];
-    s.in_rows = static_cast<int32_t>(larger->shape[2]);
-    s.in_columns = static_cast<int32_t>(larger->shape[3]);
-    s.out_rows = static_cast<int32_t>(smaller->shape[2]);
-    s.out_columns = static_cast<int32_t>(smaller->shape[3]);
-    s.pixels = static_cast<int32_t>(pixels);
-    s.size = static_cast<int32_t>(size);
-    s.count = static_cast<int32_t>(images * slabs);
-    s.by_columns.set(s.out_columns);
-    s.by_slabs.set(slabs);
-    s.by_packs.set(size / w);
-    columns->rows = s.count;
-    columns->part_rows = 1;
-    columns->parts = static_cast<uint32_t>(min64(s.count, kMaxGridY));
-    return s;
-}
-
 template <typename T>
 gt_status forward(gt__device *device, const gt__call *call) {
     const gt_tensor *x = call->in[0], *y = call->out[0];
     const bool wide = y->meta.shape[2] * y->meta.shape[3] % kVector<T> == 0 && aligned(data(y), 16);
     Columns columns;
-    const Slabs slabs = slabs_make(device, &x->meta, &y->meta, wide ? kVector<T> : 1, &columns);
+    const Slabs slabs =
+        slabs_make(gt__cuda_multiprocessors(device), x->meta.shape, y->meta.shape, kVector<T>, wide ? kVector<T> : 1, &columns);
     return columns_launch(device, call, wide ? k_pool_flat<T, kVector<T>> : k_pool_flat<T, 1>, columns, data<const T>(x), data<T>(y),
                           data<uint8_t>(call->out[1]), slabs);
 }
@@ -55,9 +23,9 @@ gt_status backward(gt__device *device, const gt__call *call, bool rows) {
     const bool wide = !rows || (dy->meta.shape[2] * dy->meta.shape[3] % V == 0 && aligned(data(dy), 16) && aligned(data(y), 16));
     const auto kernel =
         !rows ? k_pool_flat_backward<T, false, V> : (wide ? k_pool_flat_backward<T, true, V> : k_pool_flat_backward<T, true, 1>);
-    Columns columns;
-    const Slabs slabs = slabs_make(device, &dx->meta, &dy->meta, wide ? V : 1, &columns);
     const int64_t processors = gt__cuda_multiprocessors(device);
+    Columns columns;
+    const Slabs slabs = slabs_make(processors, dx->meta.shape, dy->meta.shape, V, wide ? V : 1, &columns);
     void *partial = nullptr, *handle = nullptr;
     columns.parts = static_cast<uint32_t>(min64(columns.parts, ceil_div(2 * processors, columns.tiles)));
     if (db && columns.tiles > GT__CUDA_COUNTERS) columns.parts = 1;

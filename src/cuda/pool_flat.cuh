@@ -11,9 +11,11 @@
 
 namespace gt {
 
-constexpr int kFlatBlock = 512; /* threads: packs of channels, by pixels */
-constexpr int kFlatPacks = 8;   /* at most, and a power of 2 */
-constexpr int kFlatUnroll = 3;  /* times that many pixels make a slab, at most */
+constexpr int kFlatBlock = 512;                       /* threads: packs of channels, by pixels */
+constexpr int kFlatPacks = 8;                         /* at most, and a power of 2 */
+constexpr int kFlatUnroll = 3;                        /* times that many pixels make a slab, at most */
+constexpr int kFlatShared = kFlatBlock * kFlatUnroll; /* packs of 16 bytes */
+constexpr int kFlatBatch = 2;                         /* packs of the gradient and of the result whose loads are in flight together */
 
 struct Slabs {
     int64_t channels;
@@ -23,6 +25,38 @@ struct Slabs {
     int32_t count;
     FastDivide by_columns, by_slabs, by_packs; /* slabs of an image; packs of pixels in a slab */
 };
+
+constexpr int64_t kFewPixels = 32; /* of a slab, which is not cut for more blocks then */
+
+/* `larger`, `smaller`: the shapes of the images. v channels a pack, w pixels. The launch in `columns`: a block a slab. */
+inline Slabs slabs_make(int64_t processors, const int64_t *larger, const int64_t *smaller, int v, int w, Columns *columns) {
+    Slabs s;
+    const int64_t images = larger[0], pixels = smaller[2] * smaller[3], packs = larger[1] / v;
+    columns->block_x = 1;
+    while (columns->block_x < kFlatPacks && columns->block_x < packs) columns->block_x *= 2;
+    columns->block_y = kFlatBlock / columns->block_x;
+    columns->tiles = static_cast<uint32_t>(ceil_div(packs, columns->block_x));
+    int64_t slabs = ceil_div(pixels, columns->block_y * kFlatUnroll);
+    const int64_t wanted = ceil_div(2 * processors, columns->tiles);
+    while (images * slabs < wanted && pixels > 2 * kFewPixels * slabs) slabs *= 2;
+    const int64_t size = ceil_div(ceil_div(pixels, slabs), w) * w;
+    slabs = ceil_div(pixels, size);
+    s.channels = columns->channels = larger[1];
+    s.in_rows = static_cast<int32_t>(larger[2]);
+    s.in_columns = static_cast<int32_t>(larger[3]);
+    s.out_rows = static_cast<int32_t>(smaller[2]);
+    s.out_columns = static_cast<int32_t>(smaller[3]);
+    s.pixels = static_cast<int32_t>(pixels);
+    s.size = static_cast<int32_t>(size);
+    s.count = static_cast<int32_t>(images * slabs);
+    s.by_columns.set(s.out_columns);
+    s.by_slabs.set(slabs);
+    s.by_packs.set(size / w);
+    columns->rows = s.count;
+    columns->part_rows = 1;
+    columns->parts = static_cast<uint32_t>(min64(s.count, kMaxGridY));
+    return s;
+}
 
 #ifdef __CUDACC__
 
@@ -41,7 +75,7 @@ __device__ __forceinline__ Slab slab_of(const Slabs &slabs, uint32_t i) {
 }
 
 /* Where a channel of the slab's pixel is in shared memory. The packs of a pixel change places, so that neither those of one pixel nor one channel's of neighbouring packs of
- * W pixels are in the same banks. */
+ * W pixels are in the same banks; within such a pack pixels are blockDim.x packs of channels apart. */
 template <typename T, int W>
 __device__ __forceinline__ T *flat_at(T *tile, int32_t pixel, int32_t channel) {
     constexpr int V = kVector<T>;
@@ -49,22 +83,19 @@ __device__ __forceinline__ T *flat_at(T *tile, int32_t pixel, int32_t channel) {
     return tile + (pixel * packs + pack) * V + channel % V;
 }
 
-/* Calls use(u, place in a row-major image, pixel of the slab, channel of the block) for the thread's packs of W pixels, kFlatUnroll at a time, and after
- * them between(). */
-template <int W, typename Use, typename Between>
-__device__ __forceinline__ void for_rows(const Slabs &slabs, const Slab &slab, int64_t first, int32_t channels, Use use, Between between) {
-    const int32_t count = channels * static_cast<int32_t>(slabs.by_packs.divisor);
-    const int64_t rows = (slab.image * slabs.channels + first) * slabs.pixels + slab.begin;
-    for (int32_t i = static_cast<int32_t>(threadIdx.y * blockDim.x + threadIdx.x); i < count; i += kFlatUnroll * kFlatBlock) {
-#pragma unroll
-        for (int u = 0; u < kFlatUnroll; u++) {
-            const int32_t at = i + u * kFlatBlock, channel = static_cast<int32_t>(slabs.by_packs.quotient(static_cast<uint32_t>(at)));
-            const int32_t pixel = (at - channel * static_cast<int32_t>(slabs.by_packs.divisor)) * W;
-            if (at < count && slab.begin + pixel < slab.end)
-                use(u, rows + static_cast<int64_t>(channel) * slabs.pixels + pixel, pixel, channel);
-        }
-        between(i);
-    }
+/* A thread's packs of W pixels of a row-major image. */
+struct FlatItem {
+    int32_t pixel, channel; /* of the slab, of the block */
+    bool valid;
+};
+template <int W>
+__device__ __forceinline__ FlatItem flat_item(const Slabs &slabs, const Slab &slab, int32_t i, int32_t channels) {
+    FlatItem item;
+    const int32_t packs = static_cast<int32_t>(slabs.by_packs.divisor);
+    item.channel = static_cast<int32_t>(slabs.by_packs.quotient(static_cast<uint32_t>(i)));
+    item.pixel = (i - item.channel * packs) * W;
+    item.valid = item.channel < channels && slab.begin + item.pixel < slab.end;
+    return item;
 }
 
 template <typename T, int N>
@@ -89,11 +120,16 @@ __device__ __forceinline__ int32_t flat_channels(const Slabs &slabs, int64_t fir
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock, 2) k_pool_flat(const T *x, T *y, uint8_t *index, Slabs slabs) {
     constexpr int V = kVector<T>;
-    __shared__ uint4 memory[kFlatBlock * kFlatUnroll];
+#ifdef GT__EMULATED
+    unsigned char *memory = gt__emulated_shared;
+#else
+    __shared__ uint4 memory[kFlatShared];
+#endif
     T *tile = reinterpret_cast<T *>(memory);
     const int64_t first = blockIdx.x * static_cast<int64_t>(blockDim.x) * V, channel = first + threadIdx.x * V;
     const int64_t line = slabs.in_columns * slabs.channels;
-    const int32_t channels = flat_channels(slabs, first, V);
+    const int32_t channels = flat_channels(slabs, first, V),
+                  step = static_cast<int32_t>(blockDim.x) * V; /* from pixel to pixel in shared memory */
     for (uint32_t i = blockIdx.y; i < static_cast<uint32_t>(slabs.count); i += gridDim.y) {
         const Slab slab = slab_of(slabs, i);
         for (int32_t pixel = slab.begin + static_cast<int32_t>(threadIdx.y); pixel < slab.end && channel < slabs.channels;
@@ -112,15 +148,17 @@ __global__ void __launch_bounds__(kFlatBlock, 2) k_pool_flat(const T *x, T *y, u
             if (index) store_pack(index + (slab.image * slabs.pixels + pixel) * slabs.channels + channel, best.places(), true);
         }
         __syncthreads();
-        for_rows<W>(
-            slabs, slab, first, channels,
-            [&](int, int64_t to, int32_t pixel, int32_t of) {
-                Pack<T, W> pack;
+        const int32_t count = channels * static_cast<int32_t>(slabs.by_packs.divisor);
+        T *rows = y + (slab.image * slabs.channels + first) * slabs.pixels + slab.begin;
+        for (int32_t at = static_cast<int32_t>(threadIdx.y * blockDim.x + threadIdx.x); at < count; at += kFlatBlock) {
+            const FlatItem item = flat_item<W>(slabs, slab, at, channels);
+            if (!item.valid) continue;
+            const T *from = flat_at<T, W>(tile, item.pixel, item.channel);
+            Pack<T, W> pack;
 #pragma unroll
-                for (int k = 0; k < W; k++) pack.v[k] = *flat_at<T, W>(tile, pixel + k, of);
-                store_pack(y + to, pack, true);
-            },
-            [](int32_t) {});
+            for (int k = 0; k < W; k++) pack.v[k] = from[k * step];
+            store_pack(rows + static_cast<int64_t>(item.channel) * slabs.pixels + item.pixel, pack, true);
+        }
         __syncthreads();
     }
 }
@@ -134,92 +172,103 @@ __global__ void __launch_bounds__(kFlatBlock, 2)
     using C = compute_t<T>;
     constexpr int V = kVector<T>;
     using G = Gift<true, T, V>;
-    __shared__ uint4 memory[kFlatBlock * kFlatUnroll]; /* the slab, and at the end the block's sums */
-    static_assert(sizeof memory >= kFlatBlock * V * sizeof(C), "sums");
+    static_assert(kFlatShared * sizeof(uint4) >= kFlatBlock * V * sizeof(C), "the block's sums stand where the slab was");
+#ifdef GT__EMULATED
+    unsigned char *memory = gt__emulated_shared;
+#else
+    __shared__ uint4 memory[kFlatShared];
+#endif
     T *tile = reinterpret_cast<T *>(memory);
     const int64_t first = blockIdx.x * static_cast<int64_t>(blockDim.x) * V, channel = first + threadIdx.x * V;
     const int64_t line = slabs.in_columns * slabs.channels;
-    const int32_t channels = flat_channels(slabs, first, V);
+    const int32_t channels = flat_channels(slabs, first, V),
+                  step = static_cast<int32_t>(blockDim.x) * V; /* from pixel to pixel in shared memory */
     C sum[V];
 #pragma unroll
     for (int k = 0; k < V; k++) sum[k] = C(0);
+    const auto spend = [&](const Slab &slab, int32_t pixel, const G &gift) {
+#pragma unroll
+        for (int k = 0; k < V; k++) sum[k] += convert<C>(gift.gradient.v[k]);
+        const int32_t row = static_cast<int32_t>(slabs.by_columns.quotient(static_cast<uint32_t>(pixel))),
+                      column = pixel - row * slabs.out_columns;
+        T *to = dx + (slab.image * slabs.in_rows + 2 * row) * line + 2 * column * slabs.channels + channel;
+        Pack<T, V> value;
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+#pragma unroll
+            for (int k = 0; k < G::kUnits; k++) G::set(value, k, gift.at(k, p));
+            store_pack(to + p / 2 * line + p % 2 * slabs.channels, value, true);
+        }
+        /* The last windows have what no window covers: a row and a column of an odd size. */
+        const bool below = row + 1 == slabs.out_rows && (slabs.in_rows & 1),
+                   right = column + 1 == slabs.out_columns && (slabs.in_columns & 1);
+        if (!below && !right) return;
+#pragma unroll
+        for (int k = 0; k < V; k++) value.v[k] = convert<T>(C(0));
+        for (int p = 0; p < 9; p++)
+            if ((p / 3 == 2 && below && (p % 3 < 2 || right)) || (p % 3 == 2 && right && p / 3 < 2))
+                store_pack(to + p / 3 * line + p % 3 * slabs.channels, value, true);
+    };
     for (uint32_t i = blockIdx.y; i < static_cast<uint32_t>(slabs.count); i += gridDim.y) {
         const Slab slab = slab_of(slabs, i);
-        const int32_t mine = channel < slabs.channels ? slab.begin + static_cast<int32_t>(threadIdx.y) : slab.end;
+        const int32_t lanes = static_cast<int32_t>(blockDim.y),
+                      mine = channel < slabs.channels ? slab.begin + static_cast<int32_t>(threadIdx.y) : slab.end;
         const int64_t start = slab.image * slabs.pixels * slabs.channels + channel; /* of the index, and of a channels-last dy and y */
-        G gift[kFlatUnroll];
-        Pack<T, W> gradient[kFlatUnroll], result[kFlatUnroll];
+        if constexpr (kRows) {
+            Pack<uint8_t, V> place; /* of the next pixel */
+            if (mine < slab.end) place = load_pack<uint8_t, V>(index + start + mine * slabs.channels, true);
+            const int32_t count = channels * static_cast<int32_t>(slabs.by_packs.divisor);
+            const int64_t rows = (slab.image * slabs.channels + first) * slabs.pixels + slab.begin;
+            for (int32_t at = static_cast<int32_t>(threadIdx.y * blockDim.x + threadIdx.x); at < count; at += kFlatBatch * kFlatBlock) {
+                Pack<T, W> gradient[kFlatBatch], result[kFlatBatch];
 #pragma unroll
-        for (int u = 0; u < kFlatUnroll; u++) {
-            const int32_t pixel = mine + u * static_cast<int32_t>(blockDim.y);
-            if (pixel < slab.end) gift[u].place = load_pack<uint8_t, V>(index + start + pixel * slabs.channels, true);
-        }
-        if (kRows) {
-            int32_t pixels[kFlatUnroll], of[kFlatUnroll];
-            const auto forget = [&] {
-#pragma unroll
-                for (int u = 0; u < kFlatUnroll; u++) pixels[u] = -1;
-            };
-            forget();
-            for_rows<W>(
-                slabs, slab, first, channels,
-                [&](int u, int64_t from, int32_t pixel, int32_t at) {
+                for (int u = 0; u < kFlatBatch; u++) {
+                    const FlatItem item = flat_item<W>(slabs, slab, at + u * kFlatBlock, channels);
+                    if (!item.valid) continue;
+                    const int64_t from = rows + static_cast<int64_t>(item.channel) * slabs.pixels + item.pixel;
                     gradient[u] = load_pack<T, W>(dy + from, true);
                     result[u] = load_pack<T, W>(y + from, true);
-                    pixels[u] = pixel;
-                    of[u] = at;
-                },
-                [&](int32_t) {
+                }
 #pragma unroll
-                    for (int u = 0; u < kFlatUnroll; u++) {
-                        if (pixels[u] < 0) continue;
-                        const Pack<T, W> dz = relu_masked(gradient[u], result[u]);
+                for (int u = 0; u < kFlatBatch; u++) {
+                    const FlatItem item = flat_item<W>(slabs, slab, at + u * kFlatBlock, channels);
+                    if (!item.valid) continue;
+                    const Pack<T, W> dz = relu_masked(gradient[u], result[u]);
+                    T *to = flat_at<T, W>(tile, item.pixel, item.channel);
 #pragma unroll
-                        for (int k = 0; k < W; k++) *flat_at<T, W>(tile, pixels[u] + k, of[u]) = dz.v[k];
-                    }
-                    forget();
-                });
+                    for (int k = 0; k < W; k++) to[k * step] = dz.v[k];
+                }
+            }
+            __syncthreads();
+#pragma unroll 1
+            for (int32_t pixel = mine; pixel < slab.end; pixel += lanes) {
+                G gift;
+                gift.place = place;
+                if (pixel + lanes < slab.end) place = load_pack<uint8_t, V>(index + start + (pixel + lanes) * slabs.channels, true);
+                gift.gradient = load_pack<T, V>(flat_at<T, W>(tile, pixel - slab.begin, static_cast<int32_t>(threadIdx.x) * V), true);
+                spend(slab, pixel, gift);
+            }
             __syncthreads();
         } else {
+            for (int32_t pixel = mine; pixel < slab.end; pixel += kFlatBatch * lanes) {
+                G gift[kFlatBatch];
+                Pack<T, V> result[kFlatBatch];
 #pragma unroll
-            for (int u = 0; u < kFlatUnroll; u++) {
-                const int32_t pixel = mine + u * static_cast<int32_t>(blockDim.y);
-                if (pixel >= slab.end) break;
-                gradient[u] = load_pack<T, W>(dy + start + pixel * slabs.channels, true);
-                result[u] = load_pack<T, W>(y + start + pixel * slabs.channels, true);
+                for (int u = 0; u < kFlatBatch; u++) {
+                    if (pixel + u * lanes >= slab.end) break;
+                    const int64_t from = start + (pixel + u * lanes) * slabs.channels;
+                    gift[u].gradient = load_pack<T, V>(dy + from, true);
+                    result[u] = load_pack<T, V>(y + from, true);
+                    gift[u].place = load_pack<uint8_t, V>(index + from, true);
+                }
+#pragma unroll
+                for (int u = 0; u < kFlatBatch; u++) {
+                    if (pixel + u * lanes >= slab.end) break;
+                    gift[u].gradient = relu_masked(gift[u].gradient, result[u]);
+                    spend(slab, pixel + u * lanes, gift[u]);
+                }
             }
         }
-#pragma unroll
-        for (int u = 0; u < kFlatUnroll; u++) {
-            const int32_t pixel = mine + u * static_cast<int32_t>(blockDim.y);
-            if (pixel >= slab.end) break;
-            if constexpr (kRows)
-                gift[u].gradient = load_pack<T, V>(flat_at<T, W>(tile, pixel - slab.begin, static_cast<int32_t>(threadIdx.x) * V), true);
-            else
-                gift[u].gradient = relu_masked(gradient[u], result[u]);
-#pragma unroll
-            for (int k = 0; k < V; k++) sum[k] += convert<C>(gift[u].gradient.v[k]);
-            const int32_t row = static_cast<int32_t>(slabs.by_columns.quotient(static_cast<uint32_t>(pixel))),
-                          column = pixel - row * slabs.out_columns;
-            T *to = dx + (slab.image * slabs.in_rows + 2 * row) * line + 2 * column * slabs.channels + channel;
-            /* The last windows have what no window covers: a row and a column of an odd size. */
-            const bool below = row + 1 == slabs.out_rows && (slabs.in_rows & 1),
-                       right = column + 1 == slabs.out_columns && (slabs.in_columns & 1);
-            Pack<T, V> value;
-#pragma unroll
-            for (int p = 0; p < 4; p++) {
-#pragma unroll
-                for (int k = 0; k < G::kUnits; k++) G::set(value, k, gift[u].at(k, p));
-                store_pack(to + p / 2 * line + p % 2 * slabs.channels, value, true);
-            }
-            if (!below && !right) continue;
-#pragma unroll
-            for (int k = 0; k < V; k++) value.v[k] = convert<T>(C(0));
-            for (int p = 0; p < 9; p++)
-                if ((p / 3 == 2 && below && (p % 3 < 2 || right)) || (p % 3 == 2 && right && p / 3 < 2))
-                    store_pack(to + p / 3 * line + p % 3 * slabs.channels, value, true);
-        }
-        if (kRows) __syncthreads();
     }
     if (!db) return;
     C *shared = reinterpret_cast<C *>(memory);

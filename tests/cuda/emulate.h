@@ -1,5 +1,5 @@
 /* Runs CUDA kernels on the host, a block at a time, so that what they compute can be checked without a GPU. A thread is a fiber, and barriers and warp-wide
- * instructions are where fibers take turns. What a kernel has not written to shared memory is NaN; addresses of warp-wide instructions are checked.
+ * instructions are where fibers take turns. What a kernel has not written to dynamic shared memory is NaN; addresses of warp-wide instructions are checked.
  * Speed, registers and races between barriers are not what this shows.
  *
  * Include it before the kernels, which see GT__EMULATED. The matrix instructions follow the PTX ISA: ldmatrix, mma.m16n8k16, cp.async. */
@@ -25,6 +25,8 @@
 #define __launch_bounds__(...)
 #undef __grid_constant__
 #define __grid_constant__
+#undef __shared__
+#define __shared__ static /* one block runs at a time */
 
 namespace emulate {
 
@@ -162,6 +164,30 @@ inline float element(uint32_t pair, int i, const __nv_bfloat16 *) {
 inline void __syncthreads() { emulate::wait(emulate::block.barrier, emulate::block.fibers.size()); }
 inline void __syncwarp() { emulate::wait(emulate::warp().barrier, 32); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t select) {
+    const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t result = 0;
+    for (int k = 0; k < 4; k++) result |= static_cast<uint32_t>(both >> (select >> (4 * k) & 7) * 8 & 0xff) << (8 * k);
+    return result;
+}
+inline uint32_t atomicInc(uint32_t *counter, uint32_t last) {
+    const uint32_t before = *counter;
+    *counter = before >= last ? 0 : before + 1;
+    return before;
+}
+inline void __threadfence() {}
+template <typename C>
+C __ldcg(const C *from) {
+    return *from;
+}
+template <typename C>
+C min(C a, C b) {
+    return a < b ? a : b;
+}
+template <typename C>
+C max(C a, C b) {
+    return a > b ? a : b;
+}
 /* Named in templates that no emulated kernel uses. */
 template <typename C>
 C __shfl_xor_sync(unsigned, C value, int) {
