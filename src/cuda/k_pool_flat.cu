@@ -27,7 +27,7 @@ gt_status backward(gt__device *device, const gt__call *call, bool rows) {
     Columns columns;
     const Slabs slabs = slabs_make(processors, dx->meta.shape, dy->meta.shape, V, wide ? V : 1, &columns);
     void *partial = nullptr, *handle = nullptr;
-    columns.parts = static_cast<uint32_t>(min64(columns.parts, ceil_div(2 * processors, columns.tiles)));
+    columns.parts = static_cast<uint32_t>(min64(columns.parts, ceil_div(kFlatBlocks * processors, columns.tiles)));
     if (db && columns.tiles > GT__CUDA_COUNTERS) columns.parts = 1;
     if (db && columns.parts > 1 &&
         !gt__cuda_scratch_try(device, columns.parts * static_cast<size_t>(columns.channels) * sizeof(C), &partial, &handle))

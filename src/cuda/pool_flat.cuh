@@ -14,6 +14,7 @@ namespace gt {
 constexpr int kFlatBlock = 512;                       /* threads: packs of channels, by pixels */
 constexpr int kFlatPacks = 8;                         /* at most, and a power of 2 */
 constexpr int kFlatUnroll = 3;                        /* times that many pixels make a slab, at most */
+constexpr int kFlatBlocks = 2;                        /* that a multiprocessor is to have at once */
 constexpr int kFlatShared = kFlatBlock * kFlatUnroll; /* packs of 16 bytes */
 constexpr int kFlatBatch = 2;                         /* packs of the gradient and of the result whose loads are in flight together */
 
@@ -37,7 +38,7 @@ inline Slabs slabs_make(int64_t processors, const int64_t *larger, const int64_t
     columns->block_y = kFlatBlock / columns->block_x;
     columns->tiles = static_cast<uint32_t>(ceil_div(packs, columns->block_x));
     int64_t slabs = ceil_div(pixels, columns->block_y * kFlatUnroll);
-    const int64_t wanted = ceil_div(2 * processors, columns->tiles);
+    const int64_t wanted = ceil_div(kFlatBlocks * processors, columns->tiles);
     while (images * slabs < wanted && pixels > 2 * kFewPixels * slabs) slabs *= 2;
     const int64_t size = ceil_div(ceil_div(pixels, slabs), w) * w;
     slabs = ceil_div(pixels, size);
@@ -118,7 +119,7 @@ __device__ __forceinline__ int32_t flat_channels(const Slabs &slabs, int64_t fir
 
 /* y row-major, in packs of W pixels. */
 template <typename T, int W>
-__global__ void __launch_bounds__(kFlatBlock, 2) k_pool_flat(const T *x, T *y, uint8_t *index, Slabs slabs) {
+__global__ void __launch_bounds__(kFlatBlock, kFlatBlocks) k_pool_flat(const T *x, T *y, uint8_t *index, Slabs slabs) {
     constexpr int V = kVector<T>;
 #ifdef GT__EMULATED
     unsigned char *memory = gt__emulated_shared;
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kFlatBlock, 2) k_pool_flat(const T *x, T *y, u
 /* dx, and the sums of the masked gradient to `db` (NULL: not wanted) as in k_bias.cu. kRows: dy and y are row-major, in packs of W pixels; else channels-last,
  * and W is a pack of channels. */
 template <typename T, bool kRows, int W>
-__global__ void __launch_bounds__(kFlatBlock, 2)
+__global__ void __launch_bounds__(kFlatBlock, kFlatBlocks)
     k_pool_flat_backward(const T *dy, const uint8_t *index, const T *y, T *dx, void *db, gt_dtype dtype, compute_t<T> *partial,
                          uint32_t *counters, Slabs slabs, Columns columns) {
     using C = compute_t<T>;

@@ -12,7 +12,8 @@ gt_status gt__pass_inputs(gt__program *program, const gt__meta *metas, const int
 gt_status gt__pass_seed(gt__program *program, const float *one);
 /* Cross-entropy and its gradient become one call where what flows back into it is there before. */
 gt_status gt__pass_loss(gt__program *program);
-/* relu's gradient before that of a max pooling that follows relu. A bias's gradient is summed in another order. */
+/* relu's gradient before that of a max pooling that follows relu, and in one call with it; around a flatten, pooling and that call are row-major, without the copies. A bias's
+ * gradient is summed in another order. */
 gt_status gt__pass_pool(gt__program *program);
 /* relu's gradient and the weight gradient of a first convolution with few channels in one call. Sums are taken in another order. */
 gt_status gt__pass_first_conv(gt__program *program);
