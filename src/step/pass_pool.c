@@ -99,8 +99,10 @@ static void drop(gt__program *program, int32_t i) {
 
 /* --- one call ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* Windows of 2 x 2 that do not overlap. */
+/* What the devices' kernels are for: windows of 2 x 2 that do not overlap, and channels in packs of 16 bytes. */
 static bool is_small(const gt__call *pool) {
+    const gt__meta *meta = &pool->in[0]->meta;
+    if (meta->shape[1] * (int64_t)gt_dtype_size(meta->dtype) % 16 != 0) return false;
     for (int32_t a = 0; a < 2; ++a)
         if (pool->attr.pool.kernel[a] != 2 || pool->attr.pool.stride[a] != 2 || pool->attr.pool.padding[a] != 0) return false;
     return true;
@@ -213,7 +215,7 @@ static readers find_readers(gt__program *program, int32_t f) {
 
 static bool try_rows(gt__program *program, int32_t f) {
     gt__call *pool = call_at(program, f, GT__OP_MAX_POOL2D);
-    if (pool == NULL || pool->out[0] == NULL || !gt__is_traced(pool->out[0]->data)) return false;
+    if (pool == NULL || !is_small(pool) || pool->out[0] == NULL || !gt__is_traced(pool->out[0]->data)) return false;
     readers r = find_readers(program, f);
     if (!r.fit) return false;
     const gt_tensor y = *pool->out[0], rows = *program->list[r.copy].call->call.out[0];

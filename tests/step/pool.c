@@ -3,7 +3,7 @@
 
 #include <gtrain/gtrain.h>
 
-enum { IMAGES = 2, CHANNELS = 3, HIGH = 5, WIDE = 6, ROWS = HIGH / 2, COLUMNS = WIDE / 2 };
+enum { IMAGES = 2, CHANNELS = 4, HIGH = 5, WIDE = 6, ROWS = HIGH / 2, COLUMNS = WIDE / 2 };
 enum { LARGE = IMAGES * CHANNELS * HIGH * WIDE, SMALL = IMAGES * CHANNELS * ROWS * COLUMNS };
 
 /* What else the program does. */
@@ -19,25 +19,28 @@ typedef enum hazard {
     LARGE_IS_READ,           /* where pooling's gradient writes, between the two gradients */
     MASKED_IS_READ,          /* by somebody else */
     COPIED_TWICE,
-    OVERLAPPING, /* windows */
-    NO_SUM       /* relu without a bias */
+    OVERLAPPING,  /* windows */
+    FEW_CHANNELS, /* no pack of 16 bytes */
+    NO_SUM        /* relu without a bias */
 } hazard;
 
 typedef struct results {
     float rows[SMALL], dx[LARGE], db[CHANNELS], more[2];
 } results;
 
-static operand image(void *data, gt_dtype dtype, int64_t high, int64_t wide, bool last) {
-    operand o = operand_of(data, dtype, 4, (const int64_t[]){IMAGES, CHANNELS, high, wide});
+static int64_t channels_of(hazard h) { return h == FEW_CHANNELS ? CHANNELS - 1 : CHANNELS; }
+
+static operand image(void *data, hazard h, gt_dtype dtype, int64_t high, int64_t wide, bool last) {
+    operand o = operand_of(data, dtype, 4, (const int64_t[]){IMAGES, channels_of(h), high, wide});
     if (last) gt__meta_set_channels_last(&o.meta);
     return o;
 }
 
-static operand image_buffer(gt__program *p, gt_dtype dtype, int64_t high, int64_t wide, bool last, bool input) {
-    int64_t n = IMAGES * CHANNELS * high * wide;
+static operand image_buffer(gt__program *p, hazard h, gt_dtype dtype, int64_t high, int64_t wide, bool last, bool input) {
+    int64_t n = IMAGES * channels_of(h) * high * wide;
     operand o = buffer(p, n);
     p->buffers[p->n_buffers - 1].input = input;
-    return image(o.data, dtype, high, wide, last);
+    return image(o.data, h, dtype, high, wide, last);
 }
 
 static void zero(gt__program *p, const operand *o) {
@@ -61,19 +64,20 @@ static void set_window(gt__call *call, hazard h) {
         call->attr.pool.shape[2 + a] = a ? WIDE : HIGH;
     }
     call->attr.pool.shape[0] = IMAGES;
-    call->attr.pool.shape[1] = CHANNELS;
+    call->attr.pool.shape[1] = channels_of(h);
 }
 
 static void write_program(gt__program *p, gt_context *ctx, hazard h, results *r) {
     *p = (gt__program){0};
-    operand x = image_buffer(p, GT_DTYPE_F32, HIGH, WIDE, true, true), dy = image_buffer(p, GT_DTYPE_F32, ROWS, COLUMNS, false, true);
-    operand index = image_buffer(p, GT_DTYPE_U8, ROWS, COLUMNS, true, false), y = image_buffer(p, GT_DTYPE_F32, ROWS, COLUMNS, true, false),
-            rows = image_buffer(p, GT_DTYPE_F32, ROWS, COLUMNS, false, false),
-            last = image_buffer(p, GT_DTYPE_F32, ROWS, COLUMNS, true, false),
-            masked = image_buffer(p, GT_DTYPE_F32, ROWS, COLUMNS, true, false),
-            second = image_buffer(p, GT_DTYPE_F32, ROWS, COLUMNS, false, false);
-    operand kept = image(r->rows, GT_DTYPE_F32, ROWS, COLUMNS, false), dx = image(r->dx, GT_DTYPE_F32, HIGH, WIDE, true),
-            db = outside(r->db, CHANNELS);
+    operand x = image_buffer(p, h, GT_DTYPE_F32, HIGH, WIDE, true, true), dy = image_buffer(p, h, GT_DTYPE_F32, ROWS, COLUMNS, false, true);
+    operand index = image_buffer(p, h, GT_DTYPE_U8, ROWS, COLUMNS, true, false),
+            y = image_buffer(p, h, GT_DTYPE_F32, ROWS, COLUMNS, true, false),
+            rows = image_buffer(p, h, GT_DTYPE_F32, ROWS, COLUMNS, false, false),
+            last = image_buffer(p, h, GT_DTYPE_F32, ROWS, COLUMNS, true, false),
+            masked = image_buffer(p, h, GT_DTYPE_F32, ROWS, COLUMNS, true, false),
+            second = image_buffer(p, h, GT_DTYPE_F32, ROWS, COLUMNS, false, false);
+    operand kept = image(r->rows, h, GT_DTYPE_F32, ROWS, COLUMNS, false), dx = image(r->dx, h, GT_DTYPE_F32, HIGH, WIDE, true),
+            db = outside(r->db, channels_of(h));
     const operand *xs[] = {&x}, *pooled[] = {&y, &index}, *pair[] = {&last, &y}, *sums[] = {&masked, &db}, *back[] = {&masked, &index},
                   *large[] = {&dx};
     memset(r, 0, sizeof *r);
@@ -139,3 +143,4 @@ HAZARD(is_not_joined_where_the_index_is_written, INDEX_IS_WRITTEN, 2, 0)
 HAZARD(is_not_joined_where_its_gradient_is_in_use, LARGE_IS_READ, 2, 0)
 HAZARD(is_not_joined_where_others_read_the_masked_gradient, MASKED_IS_READ, 2, 0)
 HAZARD(with_windows_that_overlap_is_not_joined, OVERLAPPING, 2, 0)
+HAZARD(of_few_channels_is_not_joined, FEW_CHANNELS, 2, 0)
