@@ -336,7 +336,7 @@ static void check_relu(gt_context *ctx, gt_dtype dtype, const pooling *op, const
 
 TEST_DEVICES(unit, max_pool2d_gradient_takes_relus_and_its_sums) {
     static const int64_t shapes[][4] = {{3, 64, 8, 12}, {2, 16, 7, 5}, {1, 24, 2, 2}, {2, 8, 9, 8}, {2, 5, 6, 7},
-                                        {1, 1, 5, 4},    {5, 40, 2, 3}, {2, 72, 8, 8}, {0, 8, 4, 4}, {30, 128, 4, 4}};
+                                        {1, 1, 5, 4},   {5, 40, 2, 3}, {2, 72, 8, 8}, {0, 8, 4, 4}, {30, 128, 4, 4}};
     static const int layouts[][2] = {
         {CHANNELS_LAST, CHANNELS_LAST}, {ROWS, ROWS}, {ROWS, CHANNELS_LAST}, {CHANNELS_LAST, ROWS}, {ROWS_APART, ROWS}};
     gt_context *ctx = test_context(t);
