@@ -218,6 +218,7 @@ static const flops_rule rules[GT__OP_COUNT] = {
     [GT__OP_CONV2D_RELU_BACKWARD_WEIGHT] = {conv2d_relu_backward_weight, 1, true},
     [GT__OP_MAX_POOL2D] = {pool_forward, 0, false},
     [GT__OP_MAX_POOL2D_BACKWARD] = {each_input, 1, false},
+    [GT__OP_MAX_POOL2D_RELU_BACKWARD] = {each_input, 3, false}, /* the mask and the sum besides */
     [GT__OP_AVG_POOL2D] = {pool_forward, 1, false},
     [GT__OP_AVG_POOL2D_BACKWARD] = {avg_pool_backward, 1, false},
     [GT__OP_ADAPTIVE_AVG_POOL2D] = {adaptive_forward, 1, false},

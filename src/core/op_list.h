@@ -87,6 +87,8 @@
     /* pooling: attr.pool. max_pool2d's second output is the place of the maximum in its window: u8, or i32 where the window has over 256 places */ \
     X(MAX_POOL2D, "max_pool2d", max_pool2d, max_pool2d, CHANNELS_LAST, GT__SAVE(GT__OUT(1), 0, 0), NONE)                                      \
     X(MAX_POOL2D_BACKWARD, "max_pool2d_backward", pool2d_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)         /* (dy, index) */    \
+    /* (dy, index, y): max_pool2d's gradient of (y > 0 ? dy : 0; NaN y gives NaN), and the sum of that a channel, in f32 for halves. dy and y may both be row-major */ \
+    X(MAX_POOL2D_RELU_BACKWARD, "max_pool2d_relu_backward", pool2d_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)                    \
     X(AVG_POOL2D, "avg_pool2d", avg_pool2d, avg_pool2d, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)                                               \
     X(AVG_POOL2D_BACKWARD, "avg_pool2d_backward", pool2d_backward, none, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)         /* (dy) */           \
     X(ADAPTIVE_AVG_POOL2D, "adaptive_avg_pool2d", adaptive_avg_pool2d, adaptive_avg_pool2d, CHANNELS_LAST, GT__SAVE(0, 0, 0), NONE)           \

@@ -62,6 +62,7 @@
     X(CONV2D_RELU_BACKWARD_WEIGHT, conv2d_relu_backward_weight)                                                                            \
     X(MAX_POOL2D, max_pool2d)                                                                                                              \
     X(MAX_POOL2D_BACKWARD, max_pool2d_backward)                                                                                            \
+    X(MAX_POOL2D_RELU_BACKWARD, max_pool2d_relu_backward)                                                                                  \
     X(AVG_POOL2D, avg_pool2d)                                                                                                              \
     X(AVG_POOL2D_BACKWARD, avg_pool2d_backward)                                                                                            \
     X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d)                                                                                            \

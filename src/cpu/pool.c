@@ -1,6 +1,7 @@
 /* Pooling of channels-last images: maximum, average, adaptive average, and their gradients. The gradients gather: each input pixel adds up what the
  * windows that cover it send, so that rows of pixels can be computed on any thread. The result of max pooling, and its gradient, may have any
  * strides. */
+#include "cpu/copy.h"
 #include "cpu/kernels.h"
 #include "cpu/target.h"
 
@@ -216,6 +217,35 @@ GT__CPU_KERNEL(max_pool2d_backward) {
     job.index_in = call->in[1];
     gt__cpu_for(device, job.images * job.x[0], gt__cpu_grain(job.x[1] * job.channels * 4), max_backward_range, &job);
     return GT_OK;
+}
+
+/* As the ops that it stands for, one after the other: the masked gradient stands channels-last in scratch memory, and so does a result that is not. */
+GT__CPU_KERNEL(max_pool2d_relu_backward) {
+    gt_tensor *dy = call->in[0], *y = call->in[2], *dx = call->out[0], *db = call->n_out > 1 ? call->out[1] : NULL;
+    gt_tensor dz = *dy, result = *y;
+    size_t bytes = (size_t)dy->meta.numel * gt_dtype_size(dy->meta.dtype), at = (bytes + 63) / 64 * 64;
+    void *data = NULL, *handle = NULL;
+    if (bytes) GT_TRY(gt__scratch_alloc(device->ctx, 2 * at, &data, &handle));
+    gt__meta_set_channels_last(&dz.meta);
+    gt__meta_set_channels_last(&result.meta);
+    dz.data = data;
+    if (!gt__meta_is_channels_last(&dy->meta)) {
+        gt__cpu_copy_tensor(device, dz.data, &dz.meta, gt__data(dy), &dy->meta);
+        dy = &dz;
+    }
+    if (!gt__meta_is_channels_last(&y->meta)) {
+        result.data = (char *)data + at;
+        gt__cpu_copy_tensor(device, result.data, &result.meta, gt__data(y), &y->meta);
+        y = &result;
+    }
+    gt_tensor *masked[2] = {dy, y}, *pooled[2] = {&dz, call->in[1]};
+    gt__call relu = {.ctx = call->ctx, .in = masked, .n_in = 2, .n_out = 2, .out = {&dz, db}, .op = GT__OP_BIAS_RELU_BACKWARD};
+    gt__call pool = {
+        .ctx = call->ctx, .in = pooled, .n_in = 2, .n_out = 1, .out = {dx}, .attr = call->attr, .op = GT__OP_MAX_POOL2D_BACKWARD};
+    gt_status status = gt__cpu_bias_relu_backward(device, &relu);
+    if (status == GT_OK) status = gt__cpu_max_pool2d_backward(device, &pool);
+    gt__scratch_free(device->ctx, handle);
+    return status;
 }
 
 /* --- average ------------------------------------------------------------------------------------------------------------------------------ */

@@ -95,6 +95,7 @@ gt_status gt__cuda_crop_channels(gt__device *device, void *to, gt_dtype to_dtype
 /* k_pool.cu */
 GT__CUDA_KERNEL(max_pool2d);
 GT__CUDA_KERNEL(max_pool2d_backward);
+GT__CUDA_KERNEL(max_pool2d_relu_backward); /* k_pool_flat.cu */
 GT__CUDA_KERNEL(avg_pool2d);
 GT__CUDA_KERNEL(avg_pool2d_backward);
 GT__CUDA_KERNEL(adaptive_avg_pool2d);

@@ -135,6 +135,18 @@ inline Pool pool_make(const gt__call *call, const gt_tensor *x, const gt_tensor 
 gt_status pool_tiles(gt__device *device, const gt__call *call, const Pool &pool, bool max, bool include_padding);
 gt_status pool_tiles_backward(gt__device *device, const gt__call *call, const Pool &pool, bool max, bool include_padding);
 
+/* Whether an image of these strides is row-major without holes. */
+inline bool pool_is_flat(const gt__meta *meta) {
+    int64_t step = 1;
+    for (int a = 3; a >= 0; a--) {
+        if (meta->shape[a] != 1 && meta->strides[a] != step) return false;
+        step *= meta->shape[a];
+    }
+    return true;
+}
+/* k_pool_flat.cu: all of max pooling where pool.tile is 2 and the result row-major. */
+gt_status pool_flat(gt__device *device, const gt__call *call);
+
 } // namespace gt
 
 #endif

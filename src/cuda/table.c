@@ -60,6 +60,7 @@ static const gt__kernel kernels[GT__OP_COUNT] = {
     [GT__OP_CONV2D_RELU_BACKWARD_WEIGHT] = gt__cuda_conv2d_relu_backward_weight,
     [GT__OP_MAX_POOL2D] = gt__cuda_max_pool2d,
     [GT__OP_MAX_POOL2D_BACKWARD] = gt__cuda_max_pool2d_backward,
+    [GT__OP_MAX_POOL2D_RELU_BACKWARD] = gt__cuda_max_pool2d_relu_backward,
     [GT__OP_AVG_POOL2D] = gt__cuda_avg_pool2d,
     [GT__OP_AVG_POOL2D_BACKWARD] = gt__cuda_avg_pool2d_backward,
     [GT__OP_ADAPTIVE_AVG_POOL2D] = gt__cuda_adaptive_avg_pool2d,

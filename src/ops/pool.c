@@ -70,8 +70,9 @@ gt_status gt__shape_adaptive_avg_pool2d(gt__call *call) {
 }
 
 gt_status gt__shape_pool2d_backward(gt__call *call) {
-    bool max = call->op == GT__OP_MAX_POOL2D_BACKWARD;
-    GT_TRY(gt__check_inputs(call, max ? 2 : 1, max ? 3 : 1));
+    bool relu = call->op == GT__OP_MAX_POOL2D_RELU_BACKWARD, max = relu || call->op == GT__OP_MAX_POOL2D_BACKWARD;
+    int32_t inputs = relu ? 3 : max ? 2 : 1;
+    GT_TRY(gt__check_inputs(call, inputs, (1u << inputs) - 1));
     const gt_tensor *dy = call->in[0];
     GT_TRY(gt__check_float(call, dy, "the gradient"));
     GT_CALL_REQUIRE(call, dy->meta.ndim == 4, GT_INTERNAL, "rank other than 4");
@@ -84,7 +85,12 @@ gt_status gt__shape_pool2d_backward(gt__call *call) {
         GT_TRY(gt__check_same_shape(call, dy, "the gradient", call->in[1], "the index"));
     }
     call->n_out = 1;
-    return image_out(call, 0, dy->meta.dtype, call->attr.pool.shape);
+    GT_TRY(image_out(call, 0, dy->meta.dtype, call->attr.pool.shape));
+    if (!relu) return GT_OK;
+    GT_TRY(gt__check_dtype(call, call->in[2], "the result", dy->meta.dtype));
+    GT_TRY(gt__check_same_shape(call, dy, "the gradient", call->in[2], "the result"));
+    call->n_out = 2;
+    return gt__out_shape(call, 1, gt__dtype_accumulate(dy->meta.dtype), 1, &dy->meta.shape[1]);
 }
 
 static gt_status backward_with(gt__grad *grad, gt__op_id op, gt_tensor *index) {

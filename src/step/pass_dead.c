@@ -5,7 +5,8 @@
 /* Others are kept with their call. */
 uint32_t gt__optional_outputs(gt__op_id op) {
     switch (op) {
-    case GT__OP_MAX_POOL2D: /* the places of the maxima */
+    case GT__OP_MAX_POOL2D:               /* the places of the maxima */
+    case GT__OP_MAX_POOL2D_RELU_BACKWARD: /* the bias's gradient */
         return 2;
     case GT__OP_BATCH_NORM: /* the statistics */
     case GT__OP_BATCH_NORM_RELU:

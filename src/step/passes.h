@@ -14,7 +14,8 @@ gt_status gt__pass_seed(gt__program *program, const float *one);
 gt_status gt__pass_loss(gt__program *program);
 /* The last layer, its loss and their gradients in two calls, where there are few classes. After pass_loss. Sums are taken in another order. */
 gt_status gt__pass_head(gt__program *program);
-/* relu's gradient before that of a max pooling that follows relu. A bias's gradient is summed in another order. */
+/* relu's gradient before that of a max pooling that follows relu, and in one call with it; around a flatten, pooling and that call are row-major, without the copies. A bias's
+ * gradient is summed in another order. */
 gt_status gt__pass_pool(gt__program *program);
 /* relu's gradient and the weight gradient of a first convolution with few channels in one call. Sums are taken in another order. */
 gt_status gt__pass_first_conv(gt__program *program);

@@ -177,6 +177,14 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     for (int i = 0; i < 4; i++) result |= static_cast<uint32_t>(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
     return result;
 }
+template <typename C>
+C min(C a, C b) {
+    return a < b ? a : b;
+}
+template <typename C>
+C max(C a, C b) {
+    return a > b ? a : b;
+}
 template <typename T>
 T __ldg(const T *from) {
     return *from;

@@ -277,6 +277,123 @@ TEST_DEVICES(unit, max_pool2d_kernels_take_results_of_any_strides) {
     CHECK_OK(gt_no_grad_end(ctx));
 }
 
+/* --- max pooling's gradient with relu's ---------------------------------------------------------------------------------------------- */
+
+enum { CHANNELS_LAST = LAYOUTS };
+
+static gt_tensor *count_equal(gt_tensor *a, gt_tensor *b) { return gt_sum(gt_cast(gt_equal(a, b), GT_DTYPE_F64), NULL, 0, 0); }
+
+static gt_tensor *laid_out(gt_context *ctx, gt_dtype dtype, const int64_t *shape, const double *values, int layout) {
+    gt_tensor *memory, *from = image(ctx, dtype, shape, values, 0);
+    if (layout == CHANNELS_LAST) return from;
+    gt_tensor *to = blank(ctx, dtype, shape, layout, &memory);
+    CHECK_OK(gt_tensor_copy(to, from));
+    return to;
+}
+
+/* p->dx of the masked gradient, and its sums. */
+static void relu_by_definition(const pooling *op, pooled *p, const double *y, double *db) {
+    const int64_t *in = p->x_shape, *out = p->y_shape;
+    memset(p->dx, 0, (size_t)p->x_count * sizeof *p->dx);
+    memset(db, 0, (size_t)in[1] * sizeof *db);
+    for (int64_t i = 0; i < p->y_count; i++) {
+        double dz = isnan(y[i]) ? NAN : y[i] > 0 ? p->dy[i] : 0;
+        int64_t plane = i / (out[2] * out[3]), h = i / out[3] % out[2] * op->stride[0] - op->padding[0] + p->place[i] / op->kernel[1],
+                w = i % out[3] * op->stride[1] - op->padding[1] + p->place[i] % op->kernel[1];
+        p->dx[(plane * in[2] + h) * in[3] + w] += dz;
+        db[plane % in[1]] += dz;
+    }
+}
+
+static void check_relu(gt_context *ctx, gt_dtype dtype, const pooling *op, const int64_t *shape, int dy_layout, int y_layout, bool nan) {
+    CHECK_OK(gt_scope_begin(ctx));
+    pooled p = pool_by_definition(op, shape, PLAIN, (uint32_t)(shape[1] + shape[2] * shape[3]));
+    double *y = array(p.y_count, sizeof *y), *want = array(shape[1], sizeof *want);
+    fill(y, p.y_count, 77, nan ? WITH_NAN : PLAIN);
+    relu_by_definition(op, &p, y, want);
+    gt__attrs attr = attributes(op, &p);
+    gt_tensor *x = image(ctx, dtype, p.x_shape, p.x, 0), *pooled_out[GT__MAX_OUT] = {NULL};
+    CHECK_OK(gt__op_multi(GT__OP_MAX_POOL2D, &x, 1, &attr, 3, pooled_out));
+    gt_tensor *in[3] = {laid_out(ctx, dtype, p.y_shape, p.dy, dy_layout), pooled_out[1], laid_out(ctx, dtype, p.y_shape, y, y_layout)};
+    for (int wants_sum = 0; wants_sum < 2; wants_sum++) {
+        gt_tensor *dx = CHECK_TENSOR(gt_channels_last(gt_tensor_full(ctx, dtype, 4, p.x_shape, untouched)));
+        gt_tensor *db = wants_sum ? CHECK_TENSOR(gt_tensor_full(ctx, gt__dtype_accumulate(dtype), 1, &shape[1], untouched)) : NULL;
+        gt__call call = {.ctx = ctx, .in = in, .n_in = 3, .n_out = 2, .out = {dx, db}, .attr = attr, .op = GT__OP_MAX_POOL2D_RELU_BACKWARD};
+        run_kernel(&call);
+        check_values("relu's gradient", op, dx, p.dx, 0);
+        if (db) check_values("sum", op, db, want, 0);
+    }
+    gt_tensor *out[GT__MAX_OUT] = {NULL};
+    CHECK_OK(gt__op_multi(GT__OP_MAX_POOL2D_RELU_BACKWARD, in, 3, &attr, 3, out));
+    check_values("relu's gradient by the op", op, out[0], p.dx, 0);
+    check_values("sum by the op", op, out[1], want, 0);
+    CHECK_EQ_INT(gt_tensor_dtype(out[1]), gt__dtype_accumulate(dtype));
+    free(y);
+    free(want);
+    pooled_free(&p);
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+TEST_DEVICES(unit, max_pool2d_gradient_takes_relus_and_its_sums) {
+    static const int64_t shapes[][4] = {{3, 64, 8, 12}, {2, 16, 7, 5}, {1, 24, 2, 2}, {2, 8, 9, 8}, {2, 5, 6, 7},
+                                        {1, 1, 5, 4},   {5, 40, 2, 3}, {2, 72, 8, 8}, {0, 8, 4, 4}, {30, 128, 4, 4}};
+    static const int layouts[][2] = {
+        {CHANNELS_LAST, CHANNELS_LAST}, {ROWS, ROWS}, {ROWS, CHANNELS_LAST}, {CHANNELS_LAST, ROWS}, {ROWS_APART, ROWS}};
+    gt_context *ctx = test_context(t);
+    CHECK_OK(gt_no_grad_begin(ctx));
+    EACH_FLOAT(d)
+    for (int k = 0; k < POOLINGS; k++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
+                if (poolings[k].kind == MAXIMUM && fits(&poolings[k], shapes[s]))
+                    for (int nan = 0; nan < 2; nan++) check_relu(ctx, *d, &poolings[k], shapes[s], layouts[l][0], layouts[l][1], nan);
+    CHECK_OK(gt_no_grad_end(ctx));
+}
+
+/* As one op after the other, also where blocks have several images each; and twice the same. */
+TEST_DEVICES(unit, max_pool2d_gradient_with_relus_is_that_of_two_ops) {
+    gt_context *ctx = test_context(t);
+    const bool large = test_device(t) == GT_DEVICE_CUDA;
+    CHECK_OK(gt_no_grad_begin(ctx));
+    EACH_FLOAT(d)
+    for (int rows = 0; rows < 2; rows++) {
+        CHECK_OK(gt_scope_begin(ctx));
+        const int64_t shape[4] = {large ? 1000 : 3, 64, 24, 24};
+        gt_tensor *x = gt_channels_last(gt_cast(gt_tensor_normal(ctx, GT_DTYPE_F32, 4, shape, 0, 1), *d)), *made[GT__MAX_OUT] = {NULL};
+        pooled p = {.x_count = 0};
+        memcpy(p.x_shape, shape, sizeof p.x_shape);
+        gt__attrs attr = attributes(&poolings[0], &p);
+        CHECK_OK(gt__op_multi(GT__OP_MAX_POOL2D, &x, 1, &attr, 3, made));
+        gt_tensor *dy = gt_channels_last(gt_cast(gt_tensor_normal(ctx, GT_DTYPE_F32, SHAPE(shape[0], 64, 12, 12), 0, 1), *d));
+        gt_tensor *masked[2] = {dy, made[0]}, *want[GT__MAX_OUT] = {NULL}, *memory;
+        CHECK_OK(gt__op_multi(GT__OP_BIAS_RELU_BACKWARD, masked, 2, NULL, 3, want));
+        gt_tensor *pooled_in[2] = {want[0], made[1]};
+        gt_tensor *want_dx = CHECK_TENSOR(gt__op(GT__OP_MAX_POOL2D_BACKWARD, pooled_in, 2, &attr));
+        gt_tensor *in[3] = {dy, made[1], made[0]};
+        for (int k = 0; k < 3 && rows; k += 2) {
+            gt_tensor *to = blank(ctx, *d, gt_tensor_shape(dy), ROWS, &memory);
+            CHECK_OK(gt_tensor_copy(to, in[k]));
+            in[k] = to;
+        }
+        gt_tensor *sums[2];
+        for (int again = 0; again < 2; again++) {
+            gt_tensor *dx = CHECK_TENSOR(gt_channels_last(gt_tensor_full(ctx, *d, 4, shape, untouched)));
+            sums[again] = CHECK_TENSOR(gt_tensor_full(ctx, gt__dtype_accumulate(*d), 1, &shape[1], untouched));
+            gt__call call = {
+                .ctx = ctx, .in = in, .n_in = 3, .n_out = 2, .out = {dx, sums[again]}, .attr = attr, .op = GT__OP_MAX_POOL2D_RELU_BACKWARD};
+            run_kernel(&call);
+            CHECK_VALUES(count_equal(dx, want_dx), (double)gt_tensor_numel(dx));
+        }
+        CHECK_VALUES(count_equal(sums[0], sums[1]), 64);
+        double *got = values_of(sums[0]), *two = values_of(want[1]);
+        for (int c = 0; c < 64; c++) CHECK_NEAR(got[c], two[c], *d == GT_DTYPE_F64 ? 1e-9 : 2e-5 * sqrt((double)shape[0] * 144));
+        free(got);
+        free(two);
+        CHECK_OK(gt_scope_end(ctx));
+    }
+    CHECK_OK(gt_no_grad_end(ctx));
+}
+
 /* --- large batches ------------------------------------------------------------------------------------------------------------------- */
 
 static gt_tensor *pool_forward_backward(gt_tensor *x, const pooling *op, gt_tensor *dy, gt_tensor **y) {
@@ -290,8 +407,6 @@ static gt_tensor *pool_forward_backward(gt_tensor *x, const pooling *op, gt_tens
     gt_tensor *in[2] = {dy ? dy : out[0], out[1]};
     return CHECK_TENSOR(gt__op(max ? GT__OP_MAX_POOL2D_BACKWARD : GT__OP_AVG_POOL2D_BACKWARD, in, max ? 2 : 1, &attr));
 }
-
-static gt_tensor *count_equal(gt_tensor *a, gt_tensor *b) { return gt_sum(gt_cast(gt_equal(a, b), GT_DTYPE_F64), NULL, 0, 0); }
 
 /* Large batches are computed by fewer threads an image. */
 TEST_CUDA_ONLY(unit, pooling_does_not_depend_on_the_batch) {
