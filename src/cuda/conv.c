@@ -2,10 +2,10 @@
  * deterministic mode); bias and relu are in the plan, or follow in a kernel of our own. What cuDNN has no engine for, within the workspace that the caller
  * allows, our direct kernels compute.
  *
- * Layers of few channels may go to our kernels on tensor cores (k_conv_mma.cu; the CMake option GTRAIN_CUDA_CONV_MMA), which are one more candidate.
+ * Layers of 16 to 64 channels may go to our kernels on tensor cores (k_conv_mma.cu), which are one more candidate, and the choice in deterministic mode.
  *
- * First layers have ways of their own. Few channels and few taps go to kernels that read and write each image once (k_conv_few.cu; for halves on tensor cores k_first_conv_mma.cu), which are one more candidate, and
- * the choice in deterministic mode. Half-precision images of up to 3 channels may be copied with zeros up to 4 or 8 channels, for which cuDNN has faster engines:
+ * First layers have ways of their own. Few channels and few taps go to kernels that read and write each image once (k_conv_few.cu; for halves on tensor
+ * cores k_first_conv_mma.cu), which are one more candidate, and the choice in deterministic mode. Half-precision images of up to 3 channels may be copied with zeros up to 4 or 8 channels, for which cuDNN has faster engines:
  * candidates whose time includes the copy.
  *
  * The gradient of a weight may be wanted in f32 though x and dy are halves, and be added to what is there. cuDNN overwrites, and few of its engines widen: a plan's
@@ -16,11 +16,6 @@
 
 #include <limits.h>
 
-#ifdef GTRAIN_CUDA_CONV_MMA
-#define MMA true
-#else
-#define MMA false
-#endif
 #define FUSED_CANDIDATES  3
 #define PLAIN_CANDIDATES  7
 #define PADDED_CANDIDATES 2 /* for each number of channels */
@@ -281,7 +276,7 @@ static void choose(const conv *c, gt__conv_engine *engine) {
         size_t bytes = gt__cuda_conv2d_few_scratch(&c->cuda->base, c->call);
         if (bytes <= key->workspace) candidates[total++] = (gt__conv_engine){.own = GT__CONV_FEW, .workspace = (int64_t)bytes};
     }
-    if (c->mma) {
+    if (c->mma && (!tune || gt__cuda_conv2d_mma_pays(&c->cuda->base, c->call))) {
         size_t bytes = gt__cuda_conv2d_mma_scratch(&c->cuda->base, c->call);
         if (bytes <= key->workspace) candidates[total++] = (gt__conv_engine){.own = GT__CONV_MMA, .workspace = (int64_t)bytes};
     }
@@ -456,7 +451,7 @@ static gt_status few_channels(const conv *c, bool *done) {
 static gt_status convolve(conv *c) {
     int64_t images = c->key.x[0], at_once = images_at_once(&c->key);
     c->few = c->key.kind != GT__CONV_BACKWARD_INPUT && gt__cuda_conv2d_few_takes(c->call);
-    c->mma = MMA && gt__cuda_conv2d_mma_takes(&c->cuda->base, c->call);
+    c->mma = gt__cuda_conv2d_mma_takes(&c->cuda->base, c->call);
     if (c->few && (c->key.dtype == GT_DTYPE_F64 || at_once < images)) {
         bool done;
         gt_status status = few_channels(c, &done);

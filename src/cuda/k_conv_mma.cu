@@ -259,6 +259,12 @@ int32_t gt__cuda_conv2d_mma_takes(gt__device *device, const gt__call *call) {
            (c.dw->meta.dtype == GT_DTYPE_F32 || c.dw->meta.dtype == c.from->meta.dtype);
 }
 
+int32_t gt__cuda_conv2d_mma_pays(gt__device *device, const gt__call *call) {
+    Call c;
+    if (!takes(call, &c)) return 0;
+    return !c.dw || correlation(c, static_cast<int32_t>(gradient_pixels(c))).tiles >= 2 * gt__cuda_multiprocessors(device);
+}
+
 size_t gt__cuda_conv2d_mma_scratch(gt__device *device, const gt__call *call) {
     Call c;
     if (!takes(call, &c) || !c.dw) return 0;

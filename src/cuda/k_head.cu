@@ -9,7 +9,7 @@ gt_status linear_cross_entropy(gt__device *device, const gt__call *call) {
     using C = compute_t<T>;
     gt_tensor *const *in = call->in;
     const Loss<C> info = loss_make<C>(device, call, call->out[3], in[4], in[5]);
-    const uint32_t blocks = grid_for(info.rows, kHeadWarps);
+    const uint32_t blocks = grid_for(info.rows, kHeadTile);
     void *partial = nullptr, *handle = nullptr;
     if (blocks > 1) GT_TRY(gt__scratch_alloc(device->ctx, blocks * sizeof(C), &partial, &handle));
     const gt_status status =
@@ -35,8 +35,7 @@ gt_status linear_relu_backward(gt__device *device, const gt__call *call) {
     columns.channels = y->meta.shape[1];
     columns.block_x = kHeadWide;
     columns.block_y = kHeadHigh;
-    while (columns.block_y > 8 && columns.rows <= kHeadRows * columns.block_y / 2) columns.block_y /= 2;
-    columns.part_rows = kHeadRows * columns.block_y;
+    columns.part_rows = kHeadRows * kHeadHigh;
     columns.tiles = static_cast<uint32_t>(ceil_div(columns.channels, kHeadWide * V));
     columns.parts = static_cast<uint32_t>(ceil_div(columns.rows, columns.part_rows));
     GT_CALL_REQUIRE(call, columns.tiles <= GT__CUDA_COUNTERS, GT_NOT_SUPPORTED, "%lld columns", (long long)columns.channels);
@@ -64,9 +63,13 @@ gt_status check(const gt__call *call, const gt_tensor *logits) {
 gt_status gt__cuda_linear_cross_entropy(gt__device *device, const gt__call *call) {
     GT_TRY(check(call, call->out[3]));
     const gt_tensor *x = call->in[1], *w = call->in[2];
-    const bool aligned16 = aligned(data(x), 16) && aligned(data(w), 16);
-    GT__FOR_FLOATS(call, x->meta.dtype,
-                   if (aligned16 && x->meta.shape[1] % kVector<T> == 0) return linear_cross_entropy<T, kVector<T>>(device, call);
+    const int64_t width = x->meta.shape[1];
+    if (width % 16 == 0 && aligned(data(x), 4) && aligned(data(w), 4) && gt__cuda_capability(device) >= kMmaCapability) {
+        if (x->meta.dtype == GT_DTYPE_F16) return linear_cross_entropy<__half, 0>(device, call);
+        if (x->meta.dtype == GT_DTYPE_BF16) return linear_cross_entropy<__nv_bfloat16, 0>(device, call);
+    }
+    const bool vector = aligned(data(x), 16) && aligned(data(w), 16);
+    GT__FOR_FLOATS(call, x->meta.dtype, if (vector && width % kVector<T> == 0) return linear_cross_entropy<T, kVector<T>>(device, call);
                    return linear_cross_entropy<T, 1>(device, call));
     return GT_OK;
 }
@@ -74,7 +77,8 @@ gt_status gt__cuda_linear_cross_entropy(gt__device *device, const gt__call *call
 gt_status gt__cuda_linear_relu_backward(gt__device *device, const gt__call *call) {
     GT_TRY(check(call, call->in[0]));
     const gt_tensor *w = call->in[1], *y = call->in[2];
-    const bool aligned16 = aligned(data(w), 16) && aligned(data(y), 16) && aligned(data(call->out[0]), 16);
+    const bool aligned16 =
+        aligned(data(call->in[0]), 16) && aligned(data(w), 16) && aligned(data(y), 16) && aligned(data(call->out[0]), 16);
     GT__FOR_FLOATS(call, y->meta.dtype,
                    if (aligned16 && y->meta.shape[1] % kVector<T> == 0) return linear_relu_backward<T, kVector<T>>(device, call);
                    return linear_relu_backward<T, 1>(device, call));

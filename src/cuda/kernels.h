@@ -84,6 +84,8 @@ gt_status gt__cuda_first_conv(gt__device *device, const gt__call *call, void *sc
 /* k_conv_mma.cu: CONV2D, CONV2D_RELU and their gradients in halves where the image that is read in patches (x, or dy for the gradient of the input) has 16, 32 or 64 channels, on
  * tensor cores; the same bits every time. `scratch` has gt__cuda_conv2d_mma_scratch bytes. */
 int32_t gt__cuda_conv2d_mma_takes(gt__device *device, const gt__call *call);
+/* Whether it is worth trying where candidates are timed: a weight's gradient that takes all multiprocessors for few pixels is fast alone, but not beside other kernels. */
+int32_t gt__cuda_conv2d_mma_pays(gt__device *device, const gt__call *call);
 size_t gt__cuda_conv2d_mma_scratch(gt__device *device, const gt__call *call);
 gt_status gt__cuda_conv2d_mma(gt__device *device, const gt__call *call, void *scratch);
 /* Halves [pixels, from_channels] to [pixels, to_channels] with zeros behind, for what is faster with 4 or 8 channels; `to` is aligned to 16 bytes. */

@@ -38,7 +38,7 @@ void check_loss(const Case &z, double tolerance) {
     using C = compute_t<T>;
     const size_t rows = static_cast<size_t>(z.rows), classes = static_cast<size_t>(z.classes), width = static_cast<size_t>(z.width);
     Numbers<T> x(rows * width, 1), w(classes * width, 2), b(classes, 3), logits(rows * classes), dlogits(rows * classes);
-    Numbers<C> weights(classes, 4), loss(1), sums(2), partial(rows / kHeadWarps + 1);
+    Numbers<C> weights(classes, 4), loss(1), sums(2), partial(rows / kHeadTile + 1);
     for (size_t i = 0; i < width * classes; i++) w.data[i] = convert<T>(static_cast<float>(w[i]) / 4);
     for (size_t c = 0; c < classes; c++) weights.data[c] = static_cast<C>(1.0 + std::fabs(weights[c]));
     std::vector<int32_t> labels(rows);
@@ -53,7 +53,7 @@ void check_loss(const Case &z, double tolerance) {
     info.ignore = -100;
     info.smoothing = static_cast<C>(z.smoothing);
     info.reduction = z.reduction;
-    const unsigned blocks = static_cast<unsigned>((z.rows + kHeadWarps - 1) / kHeadWarps);
+    const unsigned blocks = static_cast<unsigned>((z.rows + kHeadTile - 1) / kHeadTile);
     uint32_t counter = 0;
     emulate::launch(k_linear_cross_entropy<T, V, N>, {blocks, 1, 1}, {kHeadBlock, 1, 1}, 0, &dloss, static_cast<const T *>(x.data),
                     static_cast<const T *>(w.data), static_cast<const T *>(z.bias ? b.data : nullptr), static_cast<int64_t>(z.width), info,
@@ -100,22 +100,22 @@ void check_loss(const Case &z, double tolerance) {
 }
 
 template <typename T, int V>
-void check_back(int rows_, int classes_, int width_, unsigned high, bool with_db, bool with_sums) {
+void check_back(int rows_, int classes_, int width_, bool with_db, bool with_sums) {
     using C = compute_t<T>;
     const size_t rows = static_cast<size_t>(rows_), classes = static_cast<size_t>(classes_), width = static_cast<size_t>(width_);
     Numbers<T> dy(rows * classes, 5), w(classes * width, 6), y(rows * width, 7), dz(rows * width);
     Columns columns = {};
     columns.rows = rows_;
     columns.channels = width_;
-    columns.part_rows = kHeadRows * high;
+    columns.part_rows = kHeadRows * kHeadHigh;
     columns.block_x = kHeadWide;
-    columns.block_y = high;
+    columns.block_y = kHeadHigh;
     columns.parts = static_cast<uint32_t>((rows_ + columns.part_rows - 1) / columns.part_rows);
     columns.tiles = static_cast<uint32_t>((width_ + kHeadWide * V - 1) / (kHeadWide * V));
     Numbers<C> db(width), sums(classes), partial(columns.parts * (width + classes));
     std::vector<uint32_t> counters(columns.tiles);
     y.data[3] = convert<T>(NAN);
-    emulate::launch(k_linear_relu_backward<T, V>, {columns.tiles, columns.parts, 1}, {kHeadWide, high, 1}, 0,
+    emulate::launch(k_linear_relu_backward<T, V>, {columns.tiles, columns.parts, 1}, {kHeadWide, kHeadHigh, 1}, 0,
                     static_cast<const T *>(dy.data), static_cast<const T *>(w.data), static_cast<const T *>(y.data), dz.data,
                     static_cast<void *>(with_db ? db.data : nullptr), static_cast<void *>(with_sums ? sums.data : nullptr),
                     static_cast<gt_dtype>(sizeof(C) == 8 ? GT_DTYPE_F64 : GT_DTYPE_F32), static_cast<int32_t>(classes_),
@@ -149,6 +149,9 @@ void check_back(int rows_, int classes_, int width_, unsigned high, bool with_db
 } // namespace
 
 TEST(unit, head_linear_cross_entropy) {
+    check_loss<__half, 0, 16>({64, 10, 512, true, false, 0, GT_REDUCTION_MEAN}, 2e-3);
+    check_loss<__half, 0, 16>({37, 16, 144, false, true, 0.1, GT_REDUCTION_SUM}, 2e-3);
+    check_loss<__nv_bfloat16, 0, 32>({3, 31, 16, true, true, 0.2, GT_REDUCTION_MEAN}, 1.6e-2);
     check_loss<__half, 8, 16>({64, 10, 512, true, false, 0, GT_REDUCTION_MEAN}, 2e-3);
     check_loss<__half, 8, 16>({5, 16, 24, false, true, 0.1, GT_REDUCTION_MEAN}, 2e-3);
     check_loss<__nv_bfloat16, 8, 32>({33, 17, 40, true, true, 0.2, GT_REDUCTION_SUM}, 1.6e-2);
@@ -158,10 +161,10 @@ TEST(unit, head_linear_cross_entropy) {
 }
 
 TEST(unit, head_linear_relu_backward) {
-    check_back<__half, 8>(64, 10, 512, 16, true, true);
-    check_back<__half, 8>(300, 10, 128, 32, true, true);
-    check_back<__nv_bfloat16, 8>(70, 32, 72, 8, true, false);
-    check_back<float, 1>(33, 3, 13, 16, false, true);
-    check_back<float, 4>(1, 1, 4, 8, true, true);
-    check_back<double, 2>(129, 17, 10, 32, true, true);
+    check_back<__half, 8>(64, 10, 512, true, true);
+    check_back<__half, 8>(300, 10, 128, true, true);
+    check_back<__nv_bfloat16, 8>(70, 32, 72, true, false);
+    check_back<float, 1>(33, 3, 13, false, true);
+    check_back<float, 4>(1, 1, 4, true, true);
+    check_back<double, 2>(129, 17, 10, true, true);
 }

@@ -18,7 +18,7 @@
 #include <gtrain/tensor.h>
 
 #define EXIT_SKIPPED 77 /* ctest's SKIP_RETURN_CODE */
-#define MAX_CONTEXTS 64
+#define MAX_CONTEXTS 128
 #define MAX_PATHS    64
 
 typedef struct open_context {
