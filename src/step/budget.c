@@ -1,64 +1,11 @@
-/* The cost model, the choice of a plan within the budget, and what there is to say about it. */
+/* The choice of a plan within the budget, and what there is to say about it. */
 #include "step/budget.h"
 
-#include "core/op_cost.h"
 #include "memory/report.h"
-#include "profile/profile.h"
 #include "step/passes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-/* --- the cost model ------------------------------------------------------------------------------------------------------------------------ */
-
-typedef struct rates {
-    double bytes, flops, half_flops; /* a second */
-    double launch;                   /* seconds */
-} rates;
-
-/* Of an H200 and of a desktop's CPU, in round numbers: only what they are to each other decides. */
-static const rates cuda_rates = {3.5e12, 4e13, 6e14, 2e-6}, cpu_rates = {2e10, 2e11, 1e11, 1e-6};
-
-static rates rates_of(const gt_context *ctx) {
-    rates r = ctx->backend->kind == GT_DEVICE_CUDA ? cuda_rates : cpu_rates;
-    const gt__profiled *d = ctx->profiler ? gt__profiled_of_hooks(ctx->profiler) : NULL;
-    if (d == NULL || !d->measured) return r;
-    if (d->ceilings.bytes_per_second > 0) r.bytes = d->ceilings.bytes_per_second;
-    if (d->ceilings.f32_flops_per_second > 0) r.flops = d->ceilings.f32_flops_per_second;
-    if (d->ceilings.f16_flops_per_second > 0) r.half_flops = d->ceilings.f16_flops_per_second;
-    return r;
-}
-
-static void add_access(void *user, const gt__access *access) {
-    uint64_t *bytes = user;
-    *bytes += access->bytes * (uint64_t)(access->reads + access->writes);
-}
-
-static double seconds_of(const rates *r, const gt__instruction *n) {
-    gt__cost cost = {0};
-    bool half = false;
-    switch (n->kind) {
-    case GT__DO_CALL: {
-        const gt__call *call = &n->call->call;
-        gt__op_cost(call, &cost);
-        for (int32_t k = 0; k < call->n_in; ++k) half |= call->in[k] && gt__dtype_is_half(call->in[k]->meta.dtype);
-        break;
-    }
-    case GT__DO_UPDATE:
-        gt__update_cost(&n->update.rule, n->update.list, n->update.count, n->update.control != NULL, &cost);
-        break;
-    default:
-        gt__instruction_visit((gt__instruction *)(uintptr_t)n, add_access, &cost.bytes); /* which changes nothing of itself */
-        break;
-    }
-    double move = (double)cost.bytes / r->bytes, compute = cost.matrix ? (double)cost.flops / (half ? r->half_flops : r->flops) : 0;
-    return GT__MAX(move, compute) + r->launch;
-}
-
-void gt__budget_seconds(const gt_context *ctx, const gt__program *program, double *seconds) {
-    const rates r = rates_of(ctx);
-    for (int32_t i = 0; i < program->count; ++i) seconds[i] = seconds_of(&r, &program->list[i]);
-}
 
 /* --- memory outside the arena -------------------------------------------------------------------------------------------------------------- */
 
@@ -91,13 +38,67 @@ typedef struct chosen {
     gt_step *step;
     gt__plan *plan;
     gt__budget_plans plans;
-    double *seconds;
-    double total; /* seconds of the program, with all kept */
-    size_t whole; /* bytes of the arena, with all kept */
-    size_t room;  /* that there is for it */
+    double *seconds, *again; /* of the instructions; when they are done again */
+    double *modelled;        /* again, with nothing measured */
+    bool *timed, *again_timed;
+    int32_t n_instructions, n_timed; /* of the program, with all kept */
+    double total;                    /* seconds of the program, with all kept */
+    size_t whole;                    /* bytes of the arena, with all kept */
+    size_t room;                     /* that there is for it */
     int32_t number;
     gt__plan made; /* program and places of the plan with that number */
 } chosen;
+
+/* --- times --------------------------------------------------------------------------------------------------------------------------------- */
+
+/* An instruction as it would be done again. */
+static gt_status time_again(const gt__time_model *m, const gt__time_model *plain, chosen *c, int32_t i) {
+    const gt__instruction *n = &c->plan->program.list[i];
+    gt__again again = gt__again_of(n);
+    c->again[i] = c->seconds[i];
+    c->again_timed[i] = c->timed[i];
+    c->modelled[i] = gt__time_modelled(plain, &c->plan->program.list[i]);
+    if (again <= GT__AGAIN_AS_IT_IS) return GT_OK;
+    gt__instruction made;
+    GT_TRY(gt__again_make(n, again, &made));
+    c->again[i] = gt__time_of(m, &made, &c->again_timed[i]);
+    c->modelled[i] = gt__time_modelled(plain, &made);
+    gt__instruction_free(&made);
+    return GT_OK;
+}
+
+static gt_status find_times(chosen *c) {
+    gt__program *p = &c->plan->program;
+    size_t n = (size_t)p->count + 1;
+    gt__time_model m, plain;
+    c->seconds = gt__calloc(3 * n, sizeof *c->seconds);
+    c->timed = gt__calloc(2 * n, sizeof *c->timed);
+    if (c->seconds == NULL || c->timed == NULL) return GT_OUT_OF_HOST_MEMORY;
+    c->again = c->seconds + n;
+    c->modelled = c->again + n;
+    c->again_timed = c->timed + n;
+    c->n_instructions = p->count;
+    gt__time_model_make(c->step->ctx, &c->step->times, &m);
+    gt__time_model_make(c->step->ctx, NULL, &plain);
+    for (int32_t i = 0; i < p->count; ++i) {
+        c->seconds[i] = gt__time_of(&m, &p->list[i], &c->timed[i]);
+        c->total += c->seconds[i];
+        c->n_timed += c->timed[i];
+        GT_TRY(time_again(&m, &plain, c, i));
+    }
+    return GT_OK;
+}
+
+/* Where a graph will have scratch memory in the arena, what is known of it counts from the beginning. */
+static void set_scratch(const gt_step *step, gt__program *p) {
+    if (step->ctx->backend->capture_begin == NULL) return;
+    for (int32_t i = 0; i < p->count; ++i) {
+        const gt__seen *seen = gt__times_find(&step->times, &p->list[i]);
+        if (seen && seen->workspace_known) p->list[i].workspace = seen->workspace;
+    }
+}
+
+/* --- what there is to say ------------------------------------------------------------------------------------------------------------------ */
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
@@ -113,7 +114,14 @@ typedef struct part {
     int32_t buffers;
     uint64_t bytes;
     double seconds;
+    bool modelled; /* some of these seconds */
 } part;
+
+enum { TIME_TEXT = 40 };
+static const char *time_text(char *text, double seconds, bool is_modelled) {
+    (void)snprintf(text, TIME_TEXT, "%.3f ms%s", seconds * 1e3, is_modelled ? " (modelled)" : "");
+    return text;
+}
 
 /* Of what is done again in modules that begin with this name. */
 static part part_of(const chosen *c, const char *name, int32_t length, bool all) {
@@ -130,13 +138,15 @@ static part part_of(const chosen *c, const char *name, int32_t length, bool all)
     for (int32_t i = 0; i < r->program->count; ++i) {
         if (!c->plans.s.done[i]) continue;
         const char *module = module_of(c, i);
-        if (all || (head_of(module) == length && strncmp(module, name, (size_t)length) == 0)) p.seconds += c->seconds[i];
+        if (!all && (head_of(module) != length || strncmp(module, name, (size_t)length) != 0)) continue;
+        p.seconds += c->again[i];
+        p.modelled |= !c->again_timed[i];
     }
     return p;
 }
 
 static gt_status add_parts(const chosen *c, gt__text *text) {
-    char bytes[GT__BYTES_TEXT];
+    char bytes[GT__BYTES_TEXT], time[TIME_TEXT];
     for (int32_t i = 0; i < c->plan->program.count; ++i) {
         if (!c->plans.s.done[i]) continue;
         const char *name = module_of(c, i);
@@ -146,9 +156,9 @@ static gt_status add_parts(const chosen *c, gt__text *text) {
             seen = c->plans.s.done[k] && head_of(module_of(c, k)) == length && strncmp(module_of(c, k), name, (size_t)length) == 0;
         if (seen) continue;
         const part p = part_of(c, name, length, false);
-        GT_TRY(gt__text_add(text, "  %.*s: %d results, %s, %.2f %% more time\n", length > 0 ? length : 17,
+        GT_TRY(gt__text_add(text, "  %.*s: %d results, %s, %s, %.2f %% more time\n", length > 0 ? length : 17,
                             length > 0 ? name : "(outside modules)", (int)p.buffers, gt__bytes_text(p.bytes, bytes),
-                            percent(p.seconds, c->total)));
+                            time_text(time, p.seconds, p.modelled), percent(p.seconds, c->total)));
     }
     return GT_OK;
 }
@@ -156,27 +166,31 @@ static gt_status add_parts(const chosen *c, gt__text *text) {
 /* What more micro-batches alone have changed. */
 static gt_status add_micro_batches(const chosen *c, gt__text *text) {
     const gt_step *step = c->step;
-    char bytes[GT__BYTES_TEXT];
+    char bytes[GT__BYTES_TEXT], time[TIME_TEXT];
     GT_TRY(gt__text_add(text, "micro-batches: %d", (int)c->plan->micro_batches));
     if (step->options.micro_batches == 0 && c->plan->micro_batches > 1 && step->whole_batch_seconds > 0)
-        GT_TRY(gt__text_add(text, ", chosen: with all kept the arena is %s less than with one, for %.2f %% more time",
+        GT_TRY(gt__text_add(text, ", chosen: with all kept the arena is %s less than with one, for %s, %.2f %% more time",
                             gt__bytes_text(step->whole_batch_arena > c->whole ? step->whole_batch_arena - c->whole : 0, bytes),
+                            time_text(time, c->total - step->whole_batch_seconds, true),
                             percent(c->total - step->whole_batch_seconds, step->whole_batch_seconds)));
     return gt__text_add(text, "\n");
 }
 
 static gt_status say(const chosen *c, gt__text *text) {
     size_t arena = c->made.arena_bytes;
-    char budget[GT__BYTES_TEXT], fixed[GT__BYTES_TEXT], takes[GT__BYTES_TEXT], whole[GT__BYTES_TEXT], less[GT__BYTES_TEXT];
+    char budget[GT__BYTES_TEXT], fixed[GT__BYTES_TEXT], takes[GT__BYTES_TEXT], whole[GT__BYTES_TEXT], less[GT__BYTES_TEXT], time[TIME_TEXT];
     GT_TRY(gt__text_add(text, "memory budget %s: weights, optimizer state and results %s, arena %s (%s with all kept)\n",
                         gt__bytes_text(c->step->options.memory_budget, budget), gt__bytes_text(c->plan->fixed, fixed),
                         gt__bytes_text(arena, takes), gt__bytes_text(c->whole, whole)));
     GT_TRY(add_micro_batches(c, text));
+    GT_TRY(gt__text_add(text, "times: %s with all kept, %d of %d instructions measured\n",
+                        time_text(time, c->total, c->n_timed < c->n_instructions), (int)c->n_timed, (int)c->n_instructions));
     if (c->number == 0) return gt__text_add(text, "recompute: nothing\n");
     const part all = part_of(c, "", 0, true);
-    GT_TRY(gt__text_add(text, "recompute %d buffers of %s that forward makes for backward: the arena is %s less, for %.2f %% more time\n",
+    GT_TRY(gt__text_add(text,
+                        "recompute %d buffers of %s that forward makes for backward: the arena is %s less, for %s, %.2f %% more time\n",
                         (int)all.buffers, gt__bytes_text(all.bytes, budget), gt__bytes_text(c->whole > arena ? c->whole - arena : 0, less),
-                        percent(c->plans.list[c->number].seconds, c->total)));
+                        time_text(time, all.seconds, all.modelled), percent(all.seconds, c->total)));
     return add_parts(c, text);
 }
 
@@ -200,17 +214,6 @@ static gt_status keep_text(chosen *c) {
 
 /* --- the choice ---------------------------------------------------------------------------------------------------------------------------- */
 
-static gt_status copy_program(const gt__program *from, gt__program *to) {
-    *to = (gt__program){.cap_buffers = from->n_buffers, .capacity = from->count + 1};
-    to->buffers = gt__malloc(((size_t)from->n_buffers + 1) * sizeof *to->buffers);
-    to->list = gt__malloc((size_t)to->capacity * sizeof *to->list);
-    if (to->buffers == NULL || to->list == NULL) return GT_OUT_OF_HOST_MEMORY;
-    to->n_buffers = from->n_buffers;
-    memcpy(to->buffers, from->buffers, (size_t)from->n_buffers * sizeof *to->buffers);
-    for (; to->count < from->count; ++to->count) GT_TRY(gt__instruction_copy(&from->list[to->count], &to->list[to->count]));
-    return GT_OK;
-}
-
 static void drop_made(chosen *c) {
     gt__program_free(&c->made.program);
     gt__free(c->made.offsets);
@@ -220,8 +223,9 @@ static void drop_made(chosen *c) {
 /* keep NULL: all is kept. */
 static gt_status make(chosen *c, const bool *keep) {
     drop_made(c);
-    GT_TRY(copy_program(&c->plan->program, &c->made.program));
+    GT_TRY(gt__program_copy(&c->plan->program, &c->made.program));
     if (keep) GT_TRY(gt__pass_recompute(&c->made.program, keep));
+    set_scratch(c->step, &c->made.program);
     return gt__plan_finish(&c->made);
 }
 
@@ -250,27 +254,24 @@ static gt_status find(chosen *c) {
 /* What was made is the smallest. */
 static gt_status refuse(chosen *c) {
     gt_step *step = c->step;
-    char budget[GT__BYTES_TEXT], would[GT__BYTES_TEXT], fixed[GT__BYTES_TEXT], arena[GT__BYTES_TEXT], scratch[GT__BYTES_TEXT],
-        room[80] = "";
+    char budget[GT__BYTES_TEXT], would[GT__BYTES_TEXT], fixed[GT__BYTES_TEXT], arena[GT__BYTES_TEXT];
     gt__text text = {0};
     gt_status status = gt__plan_peak_text(&c->made, &text);
     if (status != GT_OK) {
         gt__text_free(&text);
         return status;
     }
-    step->budget_least = c->plan->fixed + step->budget_scratch + c->made.arena_bytes;
-    if (step->budget_scratch > 0)
-        (void)snprintf(room, sizeof room, ", %s are left for kernels' scratch memory", gt__bytes_text(step->budget_scratch, scratch));
+    step->budget_least = c->plan->fixed + c->made.arena_bytes;
     status = GT_RAISE_HINT(GT_OUT_OF_MEMORY,
                            step->options.micro_batches == 0
                                ? "a larger budget, half precision, or a smaller batch"
                                : "a larger budget, more micro-batches (0 lets the budget choose), half precision, or a smaller batch",
                            "gt_step: the memory budget is %s (%llu bytes); the smallest that would do with micro_batches %d is %s (%llu "
                            "bytes): %s are weights, "
-                           "optimizer state and results%s, and the arena takes %s: %s",
+                           "optimizer state and results, and the arena takes %s: %s",
                            gt__bytes_text(step->options.memory_budget, budget), (unsigned long long)step->options.memory_budget,
                            (int)c->plan->micro_batches, gt__bytes_text(step->budget_least, would), (unsigned long long)step->budget_least,
-                           gt__bytes_text(c->plan->fixed, fixed), room, gt__bytes_text(c->made.arena_bytes, arena), text.data);
+                           gt__bytes_text(c->plan->fixed, fixed), gt__bytes_text(c->made.arena_bytes, arena), text.data);
     gt__text_free(&text);
     return status;
 }
@@ -284,6 +285,8 @@ static void take(chosen *c) {
     plan->offsets = c->made.offsets;
     plan->arena_bytes = c->made.arena_bytes;
     plan->bound = c->made.bound;
+    plan->kept_all = c->number == 0;
+    plan->modelled = c->n_timed < c->n_instructions;
     if (c->number > 0) plan->seconds += c->plans.list[c->number].seconds;
     c->made = (gt__plan){0};
 }
@@ -296,10 +299,10 @@ static gt_status choose(chosen *c) {
         c->step->whole_batch_arena = c->whole;
     }
     if (c->whole > c->room) {
-        GT_TRY(gt__budget_plans_make(&c->plan->program, c->seconds, &c->plans));
+        GT_TRY(gt__budget_plans_make(&c->plan->program, c->again, c->step->times.round > 0 ? c->modelled : NULL, &c->plans));
         GT_TRY(find(c));
         if (c->number < 0) return refuse(c);
-        gt__schedule_fill(&c->plans.r, c->plans.list[c->number].keep, c->seconds, &c->plans.s);
+        gt__schedule_fill(&c->plans.r, c->plans.list[c->number].keep, c->again, &c->plans.s);
     }
     GT_TRY(keep_text(c));
     return GT_OK;
@@ -309,25 +312,24 @@ gt_status gt__plan_budget(gt_step *step, gt__plan *plan) {
     chosen c = {.step = step, .plan = plan};
     step->budget_least = 0;
     GT_TRY(gt__budget_fixed(&plan->program, &plan->fixed));
-    uint64_t budget = step->options.memory_budget, taken = plan->fixed + step->budget_scratch;
-    c.room = budget > taken ? (size_t)(budget - taken) : 0;
-    c.seconds = gt__malloc(((size_t)plan->program.count + 1) * sizeof *c.seconds);
-    if (c.seconds == NULL) return GT_OUT_OF_HOST_MEMORY;
-    gt__budget_seconds(step->ctx, &plan->program, c.seconds);
-    for (int32_t i = 0; i < plan->program.count; ++i) c.total += c.seconds[i];
+    uint64_t budget = step->options.memory_budget;
+    c.room = budget > plan->fixed ? (size_t)(budget - plan->fixed) : 0;
+    set_scratch(step, &plan->program);
+    gt_status status = find_times(&c);
     plan->seconds = plan->whole_seconds = c.total;
-    gt_status status = choose(&c);
+    if (status == GT_OK) status = choose(&c);
     if (status == GT_OK) take(&c);
     gt__budget_plans_free(&c.plans);
     drop_made(&c);
     gt__free(c.seconds);
+    gt__free(c.timed);
     return status;
 }
 
 /* --- micro-batches ------------------------------------------------------------------------------------------------------------------------- */
 
 /* Each number that there may be is tried whatever the budget is, so that a larger one never takes more time. */
-gt_status gt__budget_micro_batches(gt_step *step, const gt__meta *inputs, int32_t n_inputs, int32_t *micro_batches) {
+gt_status gt__budget_micro_batches(gt_step *step, const gt__meta *inputs, int32_t n_inputs, int32_t otherwise, int32_t *micro_batches) {
     enum { MOST = 16 };
     double best = 0;
     uint64_t least = UINT64_MAX;
@@ -353,7 +355,7 @@ gt_status gt__budget_micro_batches(gt_step *step, const gt__meta *inputs, int32_
         found = k;
     }
     gt_clear_error();
-    *micro_batches = found > 0 ? found : smallest; /* whose trace says what is in the way */
+    *micro_batches = found > 0 ? found : otherwise > 0 ? otherwise : smallest; /* whose trace says what is in the way */
     return GT_OK;
 }
 

@@ -325,6 +325,17 @@ gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to)
     return status;
 }
 
+gt_status gt__program_copy(const gt__program *from, gt__program *to) {
+    *to = (gt__program){.cap_buffers = from->n_buffers, .capacity = from->count + 1};
+    to->buffers = gt__malloc(((size_t)from->n_buffers + 1) * sizeof *to->buffers);
+    to->list = gt__malloc((size_t)to->capacity * sizeof *to->list);
+    if (to->buffers == NULL || to->list == NULL) return GT_OUT_OF_HOST_MEMORY;
+    to->n_buffers = from->n_buffers;
+    memcpy(to->buffers, from->buffers, (size_t)from->n_buffers * sizeof *to->buffers);
+    for (; to->count < from->count; ++to->count) GT_TRY(gt__instruction_copy(&from->list[to->count], &to->list[to->count]));
+    return GT_OK;
+}
+
 gt_status gt__instruction_run(const gt__instruction *n, gt__device *device) {
     const gt__backend *b = device->backend;
     switch (n->kind) {

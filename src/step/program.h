@@ -23,7 +23,7 @@ typedef struct gt__buffer {
 
 typedef int32_t gt__instruction_kind;
 enum {
-    GT__DO_CALL, /* a kernel */
+    GT__DO_CALL,  /* a kernel */
     GT__DO_MOVES, /* the inputs come in */
     GT__DO_COPY,
     GT__DO_ZERO,
@@ -111,8 +111,8 @@ typedef struct gt__program {
 } gt__program;
 
 /* Where the trace's addresses begin and end: no machine has memory there. */
-#define GT__TRACE_BEGIN (UINT64_C(1) << 60)
-#define GT__TRACE_END   (UINT64_C(1) << 61)
+#define GT__TRACE_BEGIN      (UINT64_C(1) << 60)
+#define GT__TRACE_END        (UINT64_C(1) << 61)
 #define GT__BUFFER_ALIGNMENT 512 /* of buffers' addresses, of the trace and in the arena */
 static inline bool gt__is_traced(const void *pointer) {
     return (uintptr_t)pointer >= GT__TRACE_BEGIN && (uintptr_t)pointer < GT__TRACE_END;
@@ -149,6 +149,8 @@ void gt__program_lives(gt__program *program);
 /* Copies the instruction, with its own host memory; every pointer is a copy's own afterwards. */
 gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to);
 void gt__instruction_free(gt__instruction *instruction);
+/* All of it. After a failure *to is to be freed too. */
+gt_status gt__program_copy(const gt__program *from, gt__program *to);
 /* Runs an instruction whose pointers are memory that is there. */
 gt_status gt__instruction_run(const gt__instruction *instruction, gt__device *device);
 

@@ -5,6 +5,7 @@
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
+#include "step/times.h"
 #include "step/trace.h"
 #include "step/window.h"
 #include <gtrain/step.h>
@@ -53,6 +54,7 @@ typedef struct gt__plan {
     gt_tensor **leaves; /* what a run that does not end the window leaves; counted, NULL: none */
     uint64_t drawn;     /* Philox blocks a run takes */
     int64_t runs, used;
+    int32_t warm; /* runs of the program as it is: the first chooses kernels, the second is measured, then a graph is made */
     gt__graph *graph;
     bool predicted;                                 /* never to be run: results and half copies have addresses alone */
     uint64_t halves;                                /* predicted: bytes of half copies that a run would make */
@@ -60,9 +62,13 @@ typedef struct gt__plan {
     uint64_t input_bytes[GT_MEMORY_CATEGORY_COUNT]; /* of them the inputs */
     int32_t measured;                               /* scratch memory of the instructions: 0 unknown, 1 known, 2 known and in the arena */
     /* With a memory budget. */
+    gt__program traced;   /* before anything was chosen */
     uint64_t fixed;       /* bytes outside of the arena that the program uses */
-    double seconds;       /* of the program, by the cost model */
+    double seconds;       /* of the program, by what was known when it was chosen */
     double whole_seconds; /* and with all kept */
+    bool kept_all;        /* nothing is recomputed */
+    bool modelled;        /* some of those times were none that was measured */
+    bool settled;         /* it is not chosen again */
     char *budget_text;    /* what was chosen; NULL: nothing was */
 } gt__plan;
 
@@ -94,8 +100,9 @@ struct gt_step {
     int64_t runs;
     gt__plan *last;
     /* With a memory budget. */
+    gt__times times;            /* of the instructions of all programs that ran */
+    bool planning_again;        /* the plan that will be made comes after one that was measured: it is not chosen again for its times */
     uint64_t budget_least;      /* the smallest that would have done for the program that was refused last; 0: it was not for that */
-    uint64_t budget_scratch;    /* bytes of it that are left for kernels' scratch memory, which was seen in runs */
     double whole_batch_seconds; /* of the last program of one micro-batch, with all kept */
     size_t whole_batch_arena;
 };
@@ -125,8 +132,16 @@ gt_status gt__plan_finish(gt__plan *plan);
 /* Places buffers and scratch memory again, after scratch memory was measured. */
 gt_status gt__plan_place(gt__plan *plan);
 
+/* With a memory budget, before a run. A plan is chosen once more when its times were measured, if it was chosen by a model, and where the arena with the scratch memory that
+ * is known now would be too large. What runs compute stays the same to the bit. After a failure (OUT_OF_MEMORY where no plan fits) all is as it was. */
+gt_status gt__plan_again(gt_step *step, gt__plan *plan);
+/* Whether it would be. */
+gt_status gt__plan_outdated(const gt_step *step, gt__plan *plan, bool *outdated);
+
 /* execute.c: one run; the inputs fit the plan. */
 gt_status gt__plan_run(gt_step *step, gt__plan *plan, gt_tensor *const *inputs);
+/* Forgets the real addresses, and the graph with them. */
+void gt__plan_unbind(gt_step *step, gt__plan *plan);
 
 /* describe.c: the plan's program and memory as readable text, or as a graph for Graphviz, added to `text`. */
 gt_status gt__plan_text(const gt_step *step, const gt__plan *plan, gt__text *text);
