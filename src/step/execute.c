@@ -261,6 +261,7 @@ static void watch_read(gt_step *step, gt__plan *plan, const watch *w) {
         if (b->event_elapsed(device, w->timers[i], w->timers[i + 1], &seconds) == GT_OK)
             gt__times_note(&step->times, &plan->program.list[i], seconds);
     }
+    gt__step_measure_link(step);
 }
 
 static void note_scratch(gt_step *step, gt__plan *plan, int32_t i, size_t bytes) {
@@ -367,6 +368,7 @@ static gt_status run(gt_step *step, gt__plan *plan, gt_tensor *const *inputs, gt
     if (as_graph(step, plan)) return ctx->backend->graph_launch(ctx->device, plan->graph);
     gt_status status = watch_make(step, plan, &w);
     if (status == GT_OK) status = run_list(step, plan, measure, &w);
+    if (status != GT_OK) gt__plan_settle_host(step, plan);
     if (status != GT_OK)
         go_back(step);
     else if (measure)

@@ -66,6 +66,7 @@ static void empty(gt_step *step, gt__plan *plan) {
         gt_tensor_release(plan->watched[i].half);
     }
     gt__free(plan->watched);
+    gt__plan_drop_host(step, plan);
     gt__program_free(&plan->program);
     gt__program_free(&plan->traced);
     gt__free(plan->offsets);
@@ -84,17 +85,21 @@ void gt__plan_destroy(gt_step *step, gt__plan *plan) {
     gt__free(plan);
 }
 
-gt_status gt__plan_finish(gt__plan *plan) {
+gt_status gt__plan_order(gt__plan *plan) {
     GT_TRY(gt__pass_inplace(&plan->program)); /* the order counts with it */
     GT_TRY(gt__pass_order(&plan->program));
-    GT_TRY(gt__pass_inplace(&plan->program)); /* what the order has made possible */
+    return gt__pass_inplace(&plan->program); /* what the order has made possible */
+}
+
+gt_status gt__plan_finish(gt__plan *plan) {
+    GT_TRY(gt__plan_order(plan));
     return gt__plan_place(plan);
 }
 
-/* Where the branch costs next to no memory. */
+/* Where the branch costs next to no memory. What is on the host for a while has a branch of its own. */
 static gt_status make_branches(gt_step *step, gt__plan *plan) {
     const size_t little = (size_t)64 << 20;
-    if (step->ctx->backend->capture_branch == NULL) return GT_OK;
+    if (step->ctx->backend->capture_branch == NULL || plan->host.bytes > 0) return GT_OK;
     size_t alone = plan->arena_bytes;
     plan->aside = gt__calloc((size_t)plan->program.count + 1, 1);
     if (plan->aside == NULL) return GT_OUT_OF_HOST_MEMORY;
@@ -207,10 +212,12 @@ static void replace(gt_step *step, gt__plan *plan, gt__plan *next) {
     gt__plan_unbind(step, plan);
     plan->warm = !captures || !scratch_is_known(step, &next->program) ? 0 : same_program(&plan->program, &next->program) ? 2 : 1;
     plan->measured = plan->warm > 0;
+    gt__plan_drop_host(step, plan);
     gt__program_free(&plan->program);
     gt__free(plan->offsets);
     gt__free(plan->aside);
     gt__free(plan->budget_text);
+    plan->host = next->host;
     plan->program = next->program;
     plan->offsets = next->offsets;
     plan->aside = next->aside;

@@ -37,6 +37,9 @@ enum {
     GT__DO_GRAD_STEP_TASK,
     GT__DO_MARK_NOT_FINITE,
     GT__DO_CUSTOM_BACKWARD, /* a custom op's own gradient */
+    GT__DO_LEAVE,           /* a copy to the host begins, beside what follows (transfers.h) */
+    GT__DO_FETCH,           /* and one back */
+    GT__DO_AWAIT,           /* one of the two is over */
     GT__DO_COUNT
 };
 
@@ -99,6 +102,15 @@ typedef struct gt__instruction {
             uint64_t mark;
             gt_dtype dtype;
         } mark;
+        struct {
+            void *data;
+            size_t bytes;
+            size_t place;                /* of the program's host memory */
+            void *host;                  /* that place; NULL before there is any, and in a plan that never runs */
+            gt__event *begins, *is_over; /* the first is all transfers' */
+            int32_t number;              /* of the buffer that goes and comes back */
+            bool back;
+        } transfer;
         gt__custom_gradient *custom; /* its op is counted */
     };
 } gt__instruction;

@@ -25,6 +25,15 @@ typedef struct gt__watched {
     gt_tensor *half;   /* counted: the half copy that the program uses; NULL: none */
 } gt__watched;
 
+/* Pinned memory for a plan's transfers. */
+typedef struct gt__host_side {
+    void *memory; /* NULL: none, or none yet */
+    size_t bytes;
+    gt__event **events; /* one a transfer, and one more */
+    int32_t n_events;
+    const gt__backend *backend; /* the device's own, which frees it when the context is gone */
+} gt__host_side;
+
 /* A program for one set of input shapes, and one place in a window. */
 typedef struct gt__plan {
     gt__meta inputs[GT_STEP_MAX_INPUTS];
@@ -70,6 +79,7 @@ typedef struct gt__plan {
     bool modelled;        /* some of those times were none that was measured */
     bool settled;         /* it is not chosen again */
     char *budget_text;    /* what was chosen; NULL: nothing was */
+    gt__host_side host;   /* where buffers wait */
 } gt__plan;
 
 #define GT__PLANS 16
@@ -127,8 +137,18 @@ gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_input
 void gt__plan_destroy(gt_step *step, gt__plan *plan);
 /* Brings half copies and masters that are behind their weights up to date. A trace takes them for what the weights are. */
 gt_status gt__step_freshen(gt_step *step);
-/* The passes that come last, because they write over what is not needed any more, and places. */
+/* The passes that come last, because they write over what is not needed any more. */
+gt_status gt__plan_order(gt__plan *plan);
+/* These and places. */
 gt_status gt__plan_finish(gt__plan *plan);
+/* host.c: memory for plan->host.bytes, of which its transfers are told. After a failure there is none. */
+gt_status gt__plan_make_host(gt_step *step, gt__plan *plan);
+/* Waits for copies under way. Also with the context gone. */
+void gt__plan_drop_host(gt_step *step, gt__plan *plan);
+/* After a run that failed: nothing that is queued from now on meets its copies. */
+void gt__plan_settle_host(gt_step *step, const gt__plan *plan);
+/* What the way to the host takes, with what is in the arena, which nobody needs. Unknown where there is no memory for it. */
+void gt__step_measure_link(gt_step *step);
 /* Places buffers and scratch memory again, after scratch memory was measured. */
 gt_status gt__plan_place(gt__plan *plan);
 

@@ -116,7 +116,9 @@ gt_status gt__times_reserve(gt__times *times, int32_t more) {
     if (capacity == times->capacity) return GT_OK;
     gt__seen *slots = gt__calloc((size_t)capacity, sizeof *slots);
     if (slots == NULL) return GT_OUT_OF_HOST_MEMORY;
-    gt__times grown = {.slots = slots, .count = times->count, .capacity = capacity, .round = times->round};
+    gt__times grown = *times;
+    grown.slots = slots;
+    grown.capacity = capacity;
     for (int32_t i = 0; i < times->capacity; ++i)
         if (times->slots[i].key != 0) *slot_of(&grown, times->slots[i].key) = times->slots[i];
     gt__free(times->slots);
@@ -156,6 +158,13 @@ const gt__seen *gt__times_find(const gt__times *times, gt__instruction *n) {
     if (times->count == 0) return NULL;
     const gt__seen *seen = slot_of(times, key_of(n));
     return seen->key != 0 ? seen : NULL;
+}
+
+bool gt__times_link(const gt__times *times, const gt_context *ctx, gt__link *link) {
+    bool cuda = ctx->backend->kind == GT_DEVICE_CUDA, measured = times->link[0] > 0 && times->link[1] > 0;
+    double assumed = cuda ? 1 / 2.5e10 : 1 / 1e10;
+    *link = (gt__link){measured ? times->link[0] : assumed, measured ? times->link[1] : assumed, cuda ? 1e-5 : 1e-6};
+    return measured;
 }
 
 /* --- the model ------------------------------------------------------------------------------------------------------------------------------ */

@@ -5,7 +5,7 @@
 #ifndef GT_STEP_TIMES_H
 #define GT_STEP_TIMES_H
 
-#include "step/program.h"
+#include "step/transfers.h"
 
 enum { GT__WORK_KINDS = GT__OP_COUNT + GT__DO_COUNT }; /* ops, then the other kinds of instructions */
 
@@ -29,6 +29,7 @@ typedef struct gt__times {
     gt__seen *slots; /* capacity of them, a power of two */
     int32_t count, capacity;
     int32_t round;
+    double link[2]; /* seconds a byte to the host and back; 0: not measured */
 } gt__times;
 
 void gt__times_free(gt__times *times);
@@ -54,6 +55,8 @@ typedef struct gt__time_model {
 } gt__time_model;
 /* `times` NULL: as if nothing had been seen. */
 void gt__time_model_make(const gt_context *ctx, const gt__times *times, gt__time_model *model);
+/* The way to the host and back, as it was measured; false: as such a device's may be. */
+bool gt__times_link(const gt__times *times, const gt_context *ctx, gt__link *link);
 /* *measured: one that does the same was timed. */
 double gt__time_of(const gt__time_model *model, gt__instruction *n, bool *measured);
 /* By the model alone. */

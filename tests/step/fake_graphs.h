@@ -6,6 +6,8 @@
 #include "step/step.h"
 #include "support.h"
 
+enum { FAKE_COPIES = 1024 };
+
 typedef struct fake_graphs {
     gt__backend real, table;
     gt__kernel kernels[GT__OP_COUNT];
@@ -16,7 +18,21 @@ typedef struct fake_graphs {
     size_t scratch[GT__OP_COUNT]; /* bytes that it takes */
     int captures, launches;
     int timed; /* events that were asked for their time */
+    bool late; /* copies beside the compute stream are done when they are awaited; else at once */
+    struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+    } queue[FAKE_COPIES]; /* a ring */
+    int queued, copied;
+    bool no_host; /* there is no pinned memory */
+    size_t host;  /* bytes of it that are in use */
 } fake_graphs;
+
+typedef struct fake_event {
+    double clock;
+    int queued;
+} fake_event;
 
 static fake_graphs fake;
 
@@ -39,7 +55,48 @@ static gt_status fake_kernel(gt__device *device, const gt__call *call) {
 }
 
 static gt_status fake_copy(gt__device *d, gt__stream_id s, gt__copy_kind k, void *to, const void *from, size_t bytes) {
-    return fake.capturing ? GT_OK : fake.real.copy(d, s, k, to, from, bytes);
+    if (fake.capturing) return GT_OK;
+    if (!fake.late || s != GT__STREAM_COPY) return fake.real.copy(d, s, k, to, from, bytes);
+    CHECK(fake.queued - fake.copied < FAKE_COPIES);
+    if (k == GT__COPY_HOST_TO_DEVICE) memset(to, 0xff, bytes); /* nobody's any more */
+    fake.queue[fake.queued % FAKE_COPIES].to = to;
+    fake.queue[fake.queued % FAKE_COPIES].from = from;
+    fake.queue[fake.queued++ % FAKE_COPIES].bytes = bytes;
+    return GT_OK;
+}
+
+static void fake_copies_until(int end) {
+    for (; fake.copied < end; ++fake.copied) {
+        int at = fake.copied % FAKE_COPIES;
+        memcpy(fake.queue[at].to, fake.queue[at].from, fake.queue[at].bytes);
+    }
+}
+
+static gt_status fake_event_wait_stream(gt__device *device, gt__event *event, gt__stream_id stream) {
+    (void)device;
+    if (stream == GT__STREAM_COMPUTE && !fake.capturing) fake_copies_until(((const fake_event *)(const void *)event)->queued);
+    return GT_OK;
+}
+
+static gt_status fake_synchronize(gt__device *device, gt__stream_id stream) {
+    fake_copies_until(fake.queued);
+    return fake.real.synchronize(device, stream);
+}
+
+static gt_status fake_host_alloc(gt__device *device, size_t bytes, void **pointer) {
+    if (fake.no_host) return GT_OUT_OF_HOST_MEMORY;
+    fake.host += bytes;
+    gt_status status = fake.real.host_alloc(device, bytes + sizeof(size_t) * 64, pointer);
+    if (status == GT_OK) memcpy(*pointer, &bytes, sizeof bytes);
+    if (status == GT_OK) *pointer = (char *)*pointer + sizeof(size_t) * 64;
+    return status;
+}
+static void fake_host_free(gt__device *device, void *pointer) {
+    size_t bytes;
+    void *whole = (char *)pointer - sizeof(size_t) * 64;
+    memcpy(&bytes, whole, sizeof bytes);
+    fake.host -= bytes;
+    fake.real.host_free(device, whole);
 }
 static gt_status fake_zero(gt__device *d, gt__stream_id s, void *to, size_t bytes) {
     return fake.capturing ? GT_OK : fake.real.memset_zero(d, s, to, bytes);
@@ -61,7 +118,7 @@ static gt_status fake_grad_step_task(gt__device *d, const gt__grad_list_item *li
 
 static gt_status fake_event_create(gt__device *device, gt__event **event) {
     (void)device;
-    *event = calloc(1, sizeof(double));
+    *event = calloc(1, sizeof(fake_event));
     return *event ? GT_OK : GT_OUT_OF_HOST_MEMORY;
 }
 static void fake_event_destroy(gt__device *device, gt__event *event) {
@@ -69,16 +126,17 @@ static void fake_event_destroy(gt__device *device, gt__event *event) {
     free(event);
 }
 static gt_status fake_event_record(gt__device *device, gt__event *event, gt__stream_id stream) {
-    (void)device, (void)stream;
-    memcpy(event, &fake.clock, sizeof fake.clock);
+    const fake_event now = {fake.clock, stream == GT__STREAM_COPY ? fake.queued : 0};
+    (void)device;
+    memcpy(event, &now, sizeof now);
     return GT_OK;
 }
 static gt_status fake_event_elapsed(gt__device *device, gt__event *begin, gt__event *end, double *seconds) {
-    double from, to;
+    fake_event from, to;
     (void)device;
     memcpy(&from, begin, sizeof from);
     memcpy(&to, end, sizeof to);
-    *seconds = to - from;
+    *seconds = to.clock - from.clock;
     fake.timed++;
     return GT_OK;
 }
@@ -147,6 +205,10 @@ static inline void fake_graphs_begin(gt_context *ctx) {
     b->event_destroy = fake_event_destroy;
     b->event_record = fake_event_record;
     b->event_elapsed = fake_event_elapsed;
+    b->event_wait_stream = fake_event_wait_stream;
+    b->synchronize = fake_synchronize;
+    b->host_alloc = fake_host_alloc;
+    b->host_free = fake_host_free;
     b->capture_begin = fake_capture_begin;
     b->capture_end = fake_capture_end;
     b->capture_branch = fake_branch;
