@@ -88,7 +88,7 @@ typedef struct gt_step_options {
     int32_t n_optimizers;   /* in `optimizers` */
     gt_dtype autocast;      /* GT_DTYPE_F16 or GT_DTYPE_BF16: fn runs in such a region; default GT_DTYPE_F32: in none */
     uint64_t memory_budget; /* bytes, 0 (default): as many as the fastest plan takes. See gt_step_budget_text */
-    int32_t offload;        /* more than 0: the budget may also have buffers wait in host memory. Default 0 */
+    int32_t offload;        /* more than 0: memory_budget may also have buffers wait in pinned host memory. Default 0 */
     int32_t padding;
 } gt_step_options;
 GT_API gt_status gt_step_options_init(gt_step_options *options, size_t size); /* @since 0.1 */
@@ -180,7 +180,9 @@ GT_API gt_status gt_step_get_memory(gt_step *step, gt_step_memory *memory);
  * The budget is for weights, optimizer state and results that the step uses, and its arena; inputs and scratch memory beside the arena are not in it. On CUDA scratch memory has its place
  * in the arena from the third run on, and may then need a smaller plan; where there is none that run is OUT_OF_MEMORY, and nothing is lost. If keeping all that forward
  * makes for backward would not fit, some is computed again in backward, with the same results, and with micro_batches 0 there may be more
- * micro-batches (a power of two, at most 16), which batch norm sees. Where nothing fits gt_step_run is OUT_OF_MEMORY, naming the smallest budget that would do and what takes the most. */
+ * micro-batches (a power of two, at most 16), which batch norm sees. With offload, buffers that are not used for long may be
+ * copied to pinned host memory meanwhile, beside the computation: it costs what of the copies cannot be hidden, at the speed that was measured (assumed before the second run), and that much
+ * host memory, which the text tells. Without such memory the plan is one without offload. Where nothing fits gt_step_run is OUT_OF_MEMORY, naming the smallest budget that would do and what takes the most. */
 GT_API gt_status gt_step_budget_text(gt_step *step, char *buffer, size_t size, size_t *needed);
 
 /* --- looking at it ---------------------------------------------------------------------------------------------------------------------- */

@@ -362,7 +362,7 @@ static int faster_first(const void *a, const void *b) {
     bool first = x->kept == 0 && x->base < 0, second = y->kept == 0 && y->base < 0; /* all is kept */
     if (first != second) return first ? -1 : 1;
     if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
-    return (x->bound > y->bound) - (x->bound < y->bound);
+    return (x->bound < y->bound) - (x->bound > y->bound); /* no more copies than it takes */
 }
 
 /* So few that each may be placed: the fastest of those that take about the same, and the smallest. */
@@ -466,7 +466,8 @@ static gt_status find_with_host(chosen *c) {
     if (c->number < 0) return refuse(c);
     if (c->made.host.bytes == 0 || c->plan->predicted || gt__plan_make_host(c->step, &c->made) == GT_OK) return GT_OK;
     gt_clear_error();
-    gt__log(c->step->ctx, GT_LOG_WARNING, "gt_step: no %zu bytes of host memory for offload; the budget is kept without", c->made.host.bytes);
+    gt__log(c->step->ctx, GT_LOG_WARNING, "gt_step: no %zu bytes of host memory for offload; the budget is kept without",
+            c->made.host.bytes);
     c->may_offload = false;
     drop_bases(c);
     return find_with_host(c);

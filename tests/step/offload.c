@@ -269,6 +269,7 @@ static void same_on_device(test_case *t, make_net make) {
     set_link(&n, 1e-15);
     for (int i = 0; i < RUNS; ++i) {
         CHECK_OK(run(&plain, make, i));
+        if (i == 2) set_times(&n);
         gt_status status = run(&n, make, i);
         if (status == GT_OUT_OF_MEMORY && n.step->budget_least > n.step->options.memory_budget) {
             n.step->options.memory_budget = n.step->budget_least;
@@ -377,5 +378,50 @@ TEST(unit, step_offload_measures_the_way_to_the_host) {
     CHECK(n.step->times.link[0] > 0 && n.step->times.link[1] > 0 && n.step->last->modelled);
     CHECK_OK(run(&n, cnn, 2));
     CHECK(!n.step->last->modelled);
+    net_end(&n);
+}
+
+/* ---- a large network, on shapes ------------------------------------------------------------------------------------------------------------ */
+
+static gt_module *resnet50(gt_context *ctx) { return gt_nn_resnet50(ctx, 1000); }
+
+#ifdef __SANITIZE_ADDRESS__
+static const double patience = 120; /* seconds */
+#else
+static const double patience = 4;
+#endif
+
+TEST(unit, step_offload_of_resnet50_is_planned_in_time) {
+    enum { ROWS = 64, STEPS = 4 };
+    net_step n = begin(t, resnet50, false, 1, 1, 1);
+    gt__meta metas[2];
+    CHECK_OK(gt__meta_make(&metas[0], GT_DTYPE_F32, 4, (const int64_t[]){ROWS, 3, 224, 224}, "test"));
+    CHECK_OK(gt__meta_make(&metas[1], GT_DTYPE_I64, 1, (const int64_t[]){ROWS}, "test"));
+    set_link(&n, 1e-11);
+    gt__plan *plan;
+    CHECK_STATUS(gt__step_trace_aside(n.step, metas, 2, 1, &plan), GT_OUT_OF_MEMORY);
+    gt_clear_error();
+    uint64_t least = n.step->budget_least, whole;
+    n.step->options.memory_budget = UINT64_MAX;
+    CHECK_OK(gt__step_trace_aside(n.step, metas, 2, 1, &plan));
+    whole = plan->fixed + plan->arena_bytes;
+    gt__plan_destroy(n.step, plan);
+    double before = 0;
+    size_t host = 0;
+    for (int k = 0; k < STEPS; ++k) {
+        n.step->options.memory_budget = least + (whole - least) / STEPS * (uint64_t)k;
+        double began = gt__clock_seconds();
+        CHECK_OK(gt__step_trace_aside(n.step, metas, 2, 1, &plan));
+        double took = gt__clock_seconds() - began;
+        if (took > patience) FAIL("planning took %.2f s", took);
+        CHECK(plan->host.bytes > 0 && plan->host.memory == NULL);
+        CHECK(k == 0 || plan->seconds <= before);
+        CHECK(plan->fixed + plan->arena_bytes <= n.step->options.memory_budget);
+        check_places(plan);
+        before = plan->seconds;
+        CHECK(k < 2 || plan->host.bytes < host); /* no more than it takes */
+        host = plan->host.bytes;
+        gt__plan_destroy(n.step, plan);
+    }
     net_end(&n);
 }
