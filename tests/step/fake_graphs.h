@@ -26,6 +26,7 @@ typedef struct fake_graphs {
     } queue[FAKE_COPIES]; /* a ring */
     int queued, copied;
     bool no_host; /* there is no pinned memory */
+    int failing;  /* the kernel call with that number fails, counted down; 0: none */
     size_t host;  /* bytes of it that are in use */
 } fake_graphs;
 
@@ -40,6 +41,8 @@ static gt_status fake_kernel(gt__device *device, const gt__call *call) {
     void *memory, *handle;
     size_t bytes = fake.scratch[call->op];
     fake.clock += fake.seconds[call->op];
+    if (fake.failing > 0 && --fake.failing == 0)
+        return gt__error_raise(GT_NOT_SUPPORTED, __FILE__, __LINE__, 0, NULL, NULL, "made to fail");
     if (bytes > 0) {
         gt_status status = gt__scratch_alloc(call->ctx, bytes, &memory, &handle);
         if (status != GT_OK) return status;

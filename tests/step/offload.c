@@ -289,6 +289,37 @@ static void same_on_device(test_case *t, make_net make) {
 TEST_DEVICES(unit, step_offload_trains_the_same_mlp) { same_on_device(t, mlp); }
 TEST_DEVICES(unit, step_offload_trains_the_same_cnn) { same_on_device(t, cnn); }
 
+/* A run that fails has copies under way, which meet nothing of the next. */
+TEST(unit, step_offload_goes_on_after_a_failure) {
+    enum { RUNS = 6 };
+    const sizes s = sizes_of(t, mlp, 1, 1);
+    net_step plain = begin(t, mlp, false, 0, 1, 0);
+    double losses[RUNS];
+    for (int i = 0; i < RUNS; ++i) {
+        CHECK_OK(run(&plain, mlp, i));
+        losses[i] = loss_of(&plain);
+    }
+    for (int at = 1; at < 60; at += 4) {
+        net_step n = begin(t, mlp, true, s.least + (s.whole - s.least) / 4, 1, 1);
+        set_link(&n, 1e-15);
+        fake.late = true;
+        for (int i = 0; i < RUNS; ++i) {
+            if (i == 1) {
+                fake.failing = at;
+                gt_status status = run(&n, mlp, i);
+                if (status == GT_OK) break; /* there are no more calls */
+                CHECK(status == GT_NOT_SUPPORTED && fake.copied == fake.queued);
+                gt_clear_error();
+            }
+            CHECK_OK(run(&n, mlp, i));
+            CHECK(loss_of(&n) == losses[i]);
+            CHECK(i > 2 || count_kind(n.step->last, GT__DO_LEAVE) > 0);
+        }
+        net_end(&n);
+    }
+    net_end(&plain);
+}
+
 /* ---- the choice --------------------------------------------------------------------------------------------------------------------------------- */
 
 /* A way to the host that costs nothing is taken before anything is done again; one that takes for ever is not; and more budget is never slower. */
