@@ -389,7 +389,7 @@ static gt_status find_choices(chosen *c) {
     int32_t bases = c->may_offload ? GT__MIN(p->count, MOST_BASES) : 0;
     for (int32_t k = 0; k < bases; ++k) GT_TRY(add_base(c, bases > 1 ? k * (p->count - 1) / (bases - 1) : 0));
     qsort(c->choices, (size_t)c->n_choices, sizeof *c->choices, faster_first);
-    thin_choices(c);
+    if (c->n_bases > 0) thin_choices(c);
     return GT_OK;
 }
 
