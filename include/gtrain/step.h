@@ -88,7 +88,7 @@ typedef struct gt_step_options {
     int32_t n_optimizers;   /* in `optimizers` */
     gt_dtype autocast;      /* GT_DTYPE_F16 or GT_DTYPE_BF16: fn runs in such a region; default GT_DTYPE_F32: in none */
     uint64_t memory_budget; /* bytes, 0 (default): as many as the fastest plan takes. See gt_step_budget_text */
-    int32_t offload;        /* more than 0: memory_budget may also have buffers wait in pinned host memory. Default 0 */
+    int32_t offload;        /* more than 0: memory_budget may also have buffers wait in pinned host memory. 0 (default): not */
     int32_t padding;
 } gt_step_options;
 GT_API gt_status gt_step_options_init(gt_step_options *options, size_t size); /* @since 0.1 */

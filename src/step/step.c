@@ -13,6 +13,8 @@ static gt_status check_options(gt_context *ctx, const gt_step_options *o) {
     GT_REQUIRE(o->fn != NULL, GT_BAD_ARGUMENT, "gt_step: option fn is NULL; it must compute the loss");
     GT_REQUIRE(o->micro_batches >= (o->memory_budget == 0), GT_BAD_ARGUMENT,
                "gt_step: option micro_batches is %d; it must be at least 1, or 0 with a memory_budget that chooses", (int)o->micro_batches);
+    GT_REQUIRE(o->offload >= 0, GT_BAD_ARGUMENT, "gt_step: option offload is %d; it is 0, or more if the budget may use the host's memory",
+               (int)o->offload);
     GT_REQUIRE(o->n_optimizers >= 0 && (o->n_optimizers == 0 || o->optimizers != NULL), GT_BAD_ARGUMENT, "gt_step: n_optimizers is %d%s",
                (int)o->n_optimizers, o->optimizers ? "" : ", optimizers NULL");
     GT_REQUIRE(o->autocast == GT_DTYPE_F32 || gt__dtype_is_half(o->autocast), GT_BAD_DTYPE,

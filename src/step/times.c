@@ -111,6 +111,10 @@ static gt__seen *slot_of(const gt__times *times, uint64_t key) {
 }
 
 gt_status gt__times_reserve(gt__times *times, int32_t more) {
+    if (times->count > GT__TIMES_MOST) { /* shapes that change for ever must not take memory for ever */
+        memset(times->slots, 0, (size_t)times->capacity * sizeof *times->slots);
+        times->count = 0;
+    }
     int32_t capacity = GT__MAX(times->capacity, 64);
     while (capacity / 2 < times->count + more) capacity *= 2;
     if (capacity == times->capacity) return GT_OK;

@@ -32,6 +32,7 @@ typedef struct gt__times {
     double link[2]; /* seconds a byte to the host and back; 0: not measured */
 } gt__times;
 
+#define GT__TIMES_MOST 32768 /* beyond so many all are forgotten, and seen anew */
 void gt__times_free(gt__times *times);
 /* So that `more` instructions can be noted without host memory. */
 gt_status gt__times_reserve(gt__times *times, int32_t more);

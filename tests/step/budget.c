@@ -364,6 +364,10 @@ TEST(unit, step_budget_says_what_was_chosen) {
     gt_step *step;
     CHECK_STATUS(gt_step_create(none.ctx, &o, &step), GT_BAD_ARGUMENT);
     CHECK_ERROR_HAS("memory_budget");
+    o.micro_batches = 1;
+    o.offload = -1;
+    CHECK_STATUS(gt_step_create(none.ctx, &o, &step), GT_BAD_ARGUMENT);
+    CHECK_ERROR_HAS("offload is -1");
     world_end(&none);
 }
 

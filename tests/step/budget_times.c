@@ -227,6 +227,25 @@ TEST(unit, step_times_of_other_shapes_follow_the_op) {
     net_end(&n);
 }
 
+/* Shapes without end take no memory without end. */
+TEST(unit, step_times_are_bounded) {
+    gt__times times = {0};
+    gt__program p = {0};
+    gt__instruction *n = gt__program_add(&p, GT__DO_ZERO, 0);
+    n->zero.data = (void *)(uintptr_t)GT__TRACE_BEGIN;
+    int32_t most = 0;
+    for (size_t bytes = 1; bytes < 3 * GT__TIMES_MOST; ++bytes) {
+        n->zero.bytes = bytes;
+        CHECK_OK(gt__times_reserve(&times, 1));
+        gt__times_note(&times, n, 1e-3);
+        CHECK(gt__is_timed(gt__times_find(&times, n)));
+        most = most > times.capacity ? most : times.capacity;
+    }
+    CHECK(most <= 4 * GT__TIMES_MOST && times.count <= GT__TIMES_MOST + 1);
+    gt__times_free(&times);
+    gt__program_free(&p);
+}
+
 /* ---- micro-batches ----------------------------------------------------------------------------------------------------------------------------- */
 
 /* Measured, doing again turns out to cost less than the calls of another micro-batch: there is one less from the third run on, and it stays so. */
