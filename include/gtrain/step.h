@@ -181,7 +181,7 @@ GT_API gt_status gt_step_get_memory(gt_step *step, gt_step_memory *memory);
  * in the arena from the third run on, and may then need a smaller plan; where there is none that run is OUT_OF_MEMORY, and nothing is lost. If keeping all that forward
  * makes for backward would not fit, some is computed again in backward, with the same results, and with micro_batches 0 there may be more
  * micro-batches (a power of two, at most 16), which batch norm sees. With offload, buffers that are not used for long may be
- * copied to pinned host memory meanwhile, beside the computation: it costs what of the copies cannot be hidden, at the speed that was measured (assumed before the second run), and that much
+ * copied to pinned host memory meanwhile, beside the computation (but on the CPU): it costs what of the copies cannot be hidden, at the speed that was measured (assumed before the second run), and that much
  * host memory, which the text tells. Without such memory the plan is one without offload. Where nothing fits gt_step_run is OUT_OF_MEMORY, naming the smallest budget that would do and what takes the most. */
 GT_API gt_status gt_step_budget_text(gt_step *step, char *buffer, size_t size, size_t *needed);
 

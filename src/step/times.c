@@ -167,7 +167,8 @@ const gt__seen *gt__times_find(const gt__times *times, gt__instruction *n) {
 bool gt__times_link(const gt__times *times, const gt_context *ctx, gt__link *link) {
     bool cuda = ctx->backend->kind == GT_DEVICE_CUDA, measured = times->link[0] > 0 && times->link[1] > 0;
     double assumed = cuda ? 1 / 2.5e10 : 1 / 1e10;
-    *link = (gt__link){measured ? times->link[0] : assumed, measured ? times->link[1] : assumed, cuda ? 1e-5 : 1e-6};
+    *link = (gt__link){measured ? times->link[0] : assumed, measured ? times->link[1] : assumed, cuda ? 1e-5 : 1e-6,
+                       ctx->backend->capture_begin != NULL};
     return measured;
 }
 

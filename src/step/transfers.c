@@ -79,6 +79,9 @@ static void sort_items(int32_t *order, int32_t n, const gt__away *list, bool by_
     }
 }
 
+/* With nothing beside them copies are over when they have begun. */
+static bool at_once(const timing *t, const gt__away *a) { return a->urgent || !t->link->beside; }
+
 /* Copies out one after the other, awaited where they are over; copies back as late as they may begin, from the last to the first. */
 static void place_copies(timing *t, gt__away *list, int32_t n) {
     double free_at = 0, next = t->at[t->program->count];
@@ -87,13 +90,13 @@ static void place_copies(timing *t, gt__away *list, int32_t n) {
         gt__away *a = &list[t->order[k]];
         double begin = GT__MAX(free_at, t->at[a->from + 1]);
         free_at = begin + out_seconds(t, a);
-        a->left = a->urgent ? a->from + 1 : GT__MIN(GT__MAX(boundary(t, free_at, false), a->from + 1), a->to);
+        a->left = at_once(t, a) ? a->from + 1 : GT__MIN(GT__MAX(boundary(t, free_at, false), a->from + 1), a->to);
     }
     sort_items(t->order, n, list, true);
     for (int32_t k = n - 1; k >= 0; --k) {
         gt__away *a = &list[t->order[k]];
         next = GT__MIN(next, t->at[a->to]) - back_seconds(t, a);
-        a->fetch = a->urgent ? a->to : GT__MIN(GT__MAX(boundary(t, next, true), a->left), a->to);
+        a->fetch = at_once(t, a) ? a->to : GT__MIN(GT__MAX(boundary(t, next, true), a->left), a->to);
     }
 }
 

@@ -11,6 +11,7 @@
 typedef struct gt__link {
     double out, back; /* seconds a byte */
     double each;      /* seconds a copy */
+    bool beside;      /* instructions go on meanwhile; else (the CPU) copies are instructions like others */
 } gt__link;
 
 typedef struct gt__away {

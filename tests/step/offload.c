@@ -47,7 +47,7 @@ TEST(unit, step_transfers_take_place_beside_instructions) {
     gt_context *ctx = net_context(t);
     gt__program p = chain(ctx, result, LONG);
     double *seconds = all_take(&p, 1);
-    const gt__link link = {1.5 / (N * sizeof(float)), 2.5 / (N * sizeof(float)), 0};
+    const gt__link link = {1.5 / (N * sizeof(float)), 2.5 / (N * sizeof(float)), 0, true};
     gt__transfers found;
     size_t host, *before, *after;
     size_t whole = arena_of(&p, &before);
@@ -76,13 +76,33 @@ TEST(unit, step_transfers_know_what_is_waited_for) {
     gt_context *ctx = net_context(t);
     gt__program p = chain(ctx, result, 2);
     double *seconds = all_take(&p, 1);
-    const gt__link link = {5. / (N * sizeof(float)), 2.5 / (N * sizeof(float)), 0.25};
+    const gt__link link = {5. / (N * sizeof(float)), 2.5 / (N * sizeof(float)), 0.25, true};
     gt__transfers found;
     CHECK_OK(gt__transfers_find(&p, seconds, &link, &found));
     CHECK(found.n_steps > 0);
     /* Out for 5.25 at once, back for 2.75 as late as can be. */
     CHECK(found.steps[0].item < 0 && found.list[0].urgent);
     CHECK_NEAR(found.steps[0].seconds, 5.25 + 2.75, 1e-12);
+    free(seconds);
+    gt__transfers_free(&found);
+    gt__program_free(&p);
+}
+
+/* On the CPU there is nothing beside: all of it is waited for, so nothing is gained by awaiting it late. */
+TEST(unit, step_transfers_without_a_stream_hide_nothing) {
+    float result[N];
+    gt_context *ctx = net_context(t);
+    gt__program p = chain(ctx, result, LONG);
+    double *seconds = all_take(&p, 1);
+    const gt__link link = {1.5 / (N * sizeof(float)), 2.5 / (N * sizeof(float)), 0, false};
+    gt__transfers found;
+    size_t host;
+    CHECK_OK(gt__transfers_find(&p, seconds, &link, &found));
+    CHECK(found.n_steps > 0);
+    CHECK_NEAR(found.steps[0].seconds, 4, 1e-12);
+    CHECK_OK(gt__transfers_apply(&p, seconds, &link, &found, 1, &host));
+    CHECK_EQ_INT(place_of(&p, GT__DO_AWAIT, false), place_of(&p, GT__DO_LEAVE, false) + 1);
+    CHECK_EQ_INT(place_of(&p, GT__DO_AWAIT, true), place_of(&p, GT__DO_FETCH, true) + 1);
     free(seconds);
     gt__transfers_free(&found);
     gt__program_free(&p);
