@@ -1,6 +1,6 @@
 /* Time and memory of a whole training step in f16 with dynamic loss scaling, compiled (gt_step) or eager (gt_window), as one JSON line each.
  *
- *     compiled_step [--eager] [--deterministic] [--budget MiB] [--precision f16|bf16|f32] [--steps n] [--device cuda|cpu] WORKLOAD...
+ *     compiled_step [--eager] [--deterministic] [--budget MiB] [--offload] [--precision f16|bf16|f32] [--steps n] [--device cuda|cpu] WORKLOAD...
  *
  * WORKLOAD is a name and a batch size: mlp64 (784-512-512-10, SGD), cnn64, cnn1000 (PyTorch's MNIST example, SGD), wide8192 (MLP 4096 x 8 layers and 1000
  * classes, AdamW), resnet256 (ResNet-50, SGD). The peers' scripts are in bench/peers. */
@@ -16,6 +16,7 @@ enum { ROUNDS = 5 };
 typedef struct setup {
     int eager, steps;
     double budget; /* MiB; 0: none */
+    int offload;   /* the budget may use the host's memory */
     gt_dtype precision;
 } setup;
 
@@ -118,6 +119,7 @@ static gt_status make_step(workload *w) {
     step.user = w;
     step.autocast = w->setup->precision;
     step.memory_budget = (uint64_t)(w->setup->budget * 1048576.0);
+    step.offload = w->setup->offload;
     return w->setup->eager ? gt_window_create(&window, &w->window) : gt_step_create(w->ctx, &step, &w->step);
 }
 
@@ -227,6 +229,10 @@ int main(int argc, char **argv) {
         const char *value = first + 1 < argc ? argv[first + 1] : "";
         if (strcmp(argv[first], "--eager") == 0) {
             s.eager = 1;
+            continue;
+        }
+        if (strcmp(argv[first], "--offload") == 0) {
+            s.offload = 1;
             continue;
         }
         if (strcmp(argv[first], "--deterministic") == 0) {

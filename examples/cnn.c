@@ -76,6 +76,7 @@ static gt_status train(const args *a, gt_module *net, gt_loader *training, gt_lo
         options.shrink_on_oom = a->memory_limit > 0 || a->memory_budget > 0;
         options.compile = a->compile;
         options.memory_budget = (uint64_t)a->memory_budget;
+        options.offload = a->offload && a->memory_budget > 0;
         options.on_step = progress_step;
         options.on_epoch = save_epoch;
         options.callback_user = &s;

@@ -79,6 +79,7 @@ typedef struct session {
     gt_scaler *scaler;     /* keeps small f16 gradients from vanishing; NULL in other precisions */
     gt_step *step;         /* with --compile: the whole update as one program; else NULL */
     uint64_t budget;       /* bytes that it keeps to; 0: none */
+    int32_t offload;       /* some may wait in the host's memory */
     gt_dtype half;         /* GT_DTYPE_F16 or BF16 in mixed precision, else GT_DTYPE_F32 */
     gt_schedule schedule;  /* gives the learning rate of each step */
     tally sums;            /* of this epoch's training, then of its test */
@@ -133,6 +134,7 @@ static gt_status make_step(session *s) {
     options.schedule = &s->schedule;
     options.autocast = s->half;
     options.memory_budget = s->budget;
+    options.offload = s->offload;
     if (s->budget > 0) options.micro_batches = 0; /* as many as it wants */
     return gt_step_create(s->ctx, &options, &s->step);
 }
@@ -239,7 +241,7 @@ static gt_status train_and_test(session *s) {
 
 static int run(const args *a, gt_context *ctx) {
     gt_fit_result result;
-    session s = {.ctx = ctx, .result = &result, .budget = (uint64_t)a->memory_budget};
+    session s = {.ctx = ctx, .result = &result, .budget = (uint64_t)a->memory_budget, .offload = a->offload};
     s.half = a->precision == GT_PRECISION_F16 ? GT_DTYPE_F16 : a->precision == GT_PRECISION_BF16 ? GT_DTYPE_BF16 : GT_DTYPE_F32;
     int code = fashion_open(a, ctx, &s.training, &s.test);
     if (code != 0) return code;

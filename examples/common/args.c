@@ -87,6 +87,7 @@ static void print_help(const args *a, const char *what) {
            "  --accumulation N     batches that make one update (1); cnn only\n"
            "  --memory-limit N     MiB of device memory (all); where it is too little, cnn takes smaller micro-batches by itself\n"
            "  --memory-budget SIZE such as 2GiB: weights, optimizer state and all that an update makes keep to it (none); compiles\n"
+           "  --offload            and some of it may wait in the host's memory\n"
            "  --data DIR           folder of the four Fashion-MNIST files, plain or .gz\n"
            "  --seed N             of weights, order and dropout (%llu)\n"
            "  --threads N          CPU threads (all cores)\n"
@@ -118,6 +119,7 @@ enum {
     OPT_COMPILE,
     OPT_DETERMINISTIC,
     OPT_JSON,
+    OPT_OFFLOAD,
     OPT_SAVE,
     OPT_RESUME,
     OPT_HELP
@@ -133,6 +135,7 @@ static const struct option options[] = {
     {"accumulation", required_argument, NULL, OPT_ACCUMULATION},
     {"memory-limit", required_argument, NULL, OPT_MEMORY_LIMIT},
     {"memory-budget", required_argument, NULL, OPT_MEMORY_BUDGET},
+    {"offload", no_argument, NULL, OPT_OFFLOAD},
     {"data", required_argument, NULL, OPT_DATA},
     {"seed", required_argument, NULL, OPT_SEED},
     {"threads", required_argument, NULL, OPT_THREADS},
@@ -165,6 +168,9 @@ static int read_option(int code, args *a) {
         return bad;
     case OPT_MEMORY_BUDGET:
         return read_bytes("memory-budget", optarg, &a->memory_budget);
+    case OPT_OFFLOAD:
+        a->offload = 1;
+        return 0;
     case OPT_EPOCHS:
         return read_integer("epochs", optarg, 1, 1000000, &a->epochs);
     case OPT_BATCH:

@@ -18,6 +18,7 @@ typedef struct args {
     int64_t accumulation;  /* batches that make one update */
     int64_t memory_limit;  /* bytes of device memory; 0: all */
     int64_t memory_budget; /* bytes that an update's plan keeps to; 0: none */
+    int32_t offload;       /* and for which the host's memory may serve */
     int32_t threads;       /* 0: all cores */
     int32_t deterministic;
     int32_t compile; /* updates run as compiled steps */

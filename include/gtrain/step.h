@@ -38,8 +38,8 @@
  * deterministic contexts; else a GPU may take sums in another order.
  *
  * Custom ops (gt_custom_op_call): while the step is traced only `shape` is called. On the CPU every run calls `forward` and `backward`. On CUDA the first three
- * runs of a shape do, the third to write down what they queue on the call's stream: from then on that is repeated and they are not called any more. There
- * they must not wait for the device nor allocate its memory.
+ * runs of a shape do (with a memory budget a few more), the last of them to write down what they queue on the call's stream: from then on that is repeated and they are not
+ * called any more. There they must not wait for the device nor allocate its memory.
  *
  * Between runs all of these are right: loading weights, an optimizer's own steps, gt_memory_trim, other steps over the same module. Other memory for a tensor
  * that the step uses (gt_module_to_dtype) is BAD_STATE at the next run.
@@ -88,6 +88,8 @@ typedef struct gt_step_options {
     int32_t n_optimizers;   /* in `optimizers` */
     gt_dtype autocast;      /* GT_DTYPE_F16 or GT_DTYPE_BF16: fn runs in such a region; default GT_DTYPE_F32: in none */
     uint64_t memory_budget; /* bytes, 0 (default): as many as the fastest plan takes. See gt_step_budget_text */
+    int32_t offload;        /* more than 0: memory_budget may also have buffers wait in pinned host memory. 0 (default): not */
+    int32_t padding;
 } gt_step_options;
 GT_API gt_status gt_step_options_init(gt_step_options *options, size_t size); /* @since 0.1 */
 
@@ -152,7 +154,7 @@ GT_API gt_status gt_step_memory_init(gt_step_memory *memory, size_t size); /* @s
 /* What a run with such inputs will take, cut into `micro_batches` (0: as many as the step's option says). fn is called as by a first run; no device memory is
  * allocated and no kernel runs, but that half copies which are behind their weights are brought up to date; and the context is as before: weights, gradients,
  * random numbers. What is in use now counts as `fixed`, whether it will be freed before the run or not; the inputs come on top. Half copies of weights and
- * results, which a run makes for good, are in `fixed`. No GPU is needed: a context on the CPU predicts nearly the same; a GPU may prefer other layouts, fuse
+ * results, which a run makes for good, are in `fixed`. With a memory budget, on CUDA, scratch memory of kernels that have run is in the arena. No GPU is needed: a context on the CPU predicts nearly the same; a GPU may prefer other layouts, fuse
  * more, and run branches side by side.
  * BAD_STATE while a window of the step's optimizers is open; else as gt_step_run. @since 0.1 */
 GT_API gt_status gt_step_plan(gt_step *step, const gt_step_input *inputs, int32_t n_inputs, int32_t micro_batches, gt_step_memory *memory);
@@ -166,13 +168,21 @@ GT_API gt_status gt_step_largest_batch(gt_step *step, const gt_step_input *input
  * run gives it places in the arena. BAD_STATE before the first run. @since 0.1 */
 GT_API gt_status gt_step_get_memory(gt_step *step, gt_step_memory *memory);
 
-/* What was chosen for the plan that ran last so that it keeps to the option memory_budget, and what each choice has bought: bytes, and time by a cost model
- * (bytes over bandwidth or operations over their rate, whichever takes longer, by the device's ceilings if gt_profile_get_ceilings has measured them). Parameters and cutting as
- * gt_step_describe: `buffer` of `size` bytes, `needed`. BAD_STATE without a budget, or before the first run. @since 0.1
+/* What was chosen for the plan that ran last so that it keeps to the option memory_budget, and what each choice has bought: bytes, and milliseconds as the device was seen to take
+ * for it; those marked "(modelled)" were not all measured. Parameters and cutting as gt_step_describe: `buffer` of `size` bytes, `needed`. BAD_STATE without a budget, or before
+ * the first run. @since 0.1
  *
- * The budget is for weights, optimizer state and results that the step uses, and its arena; inputs and scratch memory beside the arena are not in it. If keeping all that forward
+ * Before anything has run times are modelled: bytes over bandwidth or operations over their rate, whichever takes longer, by the device's ceilings if gt_profile_get_ceilings
+ * has measured them. The second run of a shape times every instruction, and if something had to be given up the third run plans once more by these times, on CUDA with the kernels'
+ * scratch memory too; the results stay the same to the bit. With micro_batches 0 that may also change their number, and with it where results lie. What one shape has shown counts
+ * for others: an op that was not seen with these sizes is modelled, times what it was seen to take of its model with others.
+ *
+ * The budget is for weights, optimizer state and results that the step uses, and its arena; inputs and scratch memory beside the arena are not in it. On CUDA scratch memory has its place
+ * in the arena from the third run on, and may then need a smaller plan; where there is none that run is OUT_OF_MEMORY, and nothing is lost. If keeping all that forward
  * makes for backward would not fit, some is computed again in backward, with the same results, and with micro_batches 0 there may be more
- * micro-batches (a power of two, at most 16), which batch norm sees. Where nothing fits gt_step_run is OUT_OF_MEMORY, naming the smallest budget that would do and what takes the most. */
+ * micro-batches (a power of two, at most 16), which batch norm sees. With offload, buffers that are not used for long may be
+ * copied to pinned host memory meanwhile, beside the computation (but on the CPU): it costs what of the copies cannot be hidden, at the speed that was measured (assumed before the second run), and that much
+ * host memory, which the text tells. Without such memory the plan is one without offload. Where nothing fits gt_step_run is OUT_OF_MEMORY, naming the smallest budget that would do and what takes the most. */
 GT_API gt_status gt_step_budget_text(gt_step *step, char *buffer, size_t size, size_t *needed);
 
 /* --- looking at it ---------------------------------------------------------------------------------------------------------------------- */

@@ -110,11 +110,12 @@ typedef struct gt_trainer_options {
                                evaluation goes on with parts of a batch. Keeps the batches of an update on the device until it is done */
     uint64_t memory_budget; /* bytes for weights, optimizer state and all that updates and evaluation make (gt_step_options); compiles.
                                Where nothing fits they are OUT_OF_MEMORY, or take smaller micro-batches with shrink_on_oom. 0 (default): none */
-    uint64_t offload;       /* tensors of at least so many bytes that are saved for backward go to the host meanwhile; 0 (default): none */
+    uint64_t offload;       /* tensors of at least so many bytes that are saved for backward go to the host meanwhile; 0 (default): none.
+                               With memory_budget: the budget may have any go there */
     gt_scaler *scaler;      /* loss scaling; borrowed. NULL: with GT_PRECISION_F16 the trainer makes one with the defaults, else none */
     int32_t compile;        /* not 0: updates and evaluation run as compiled steps (gtrain/step.h), metrics included; results are the same.
                                forward and loss_fn are then called when a new shape is traced, must not read values, and what they do is repeated;
-                               changes of the module are seen by the next call of fit or evaluate. Not with `offload` */
+                               changes of the module are seen by the next call of fit or evaluate. Without memory_budget not with `offload` */
     int32_t padding;
 } gt_trainer_options;
 GT_API gt_status gt_trainer_options_init(gt_trainer_options *options, size_t size); /* @since 0.1 */

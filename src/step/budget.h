@@ -17,23 +17,23 @@ typedef struct gt__kept_plan {
 typedef struct gt__budget_plans {
     gt__recompute r;
     gt__schedule s;        /* of whichever plan was looked at last */
-    const double *seconds; /* of the instructions; borrowed */
+    const double *seconds; /* of the instructions, when they are done again; borrowed */
     gt__kept_plan *list;   /* the least seconds first; list[0] keeps all */
     int32_t count, capacity;
 } gt__budget_plans;
 
-/* Plans for one program, from the one that keeps all to the smallest that was found. The same for every budget: so a larger one never takes more time. */
-gt_status gt__budget_plans_make(gt__program *program, const double *seconds, gt__budget_plans *plans);
+/* Plans for one program, from the one that keeps all to the smallest that was found. The same for every budget: so a larger one never takes more time. It is searched by `seconds`, and
+ * by `modelled` too where that is not NULL: so what was found before anything was measured is found afterwards. */
+gt_status gt__budget_plans_make(gt__program *program, const double *seconds, const double *modelled, gt__budget_plans *plans);
 void gt__budget_plans_free(gt__budget_plans *plans);
 /* --- budget.c */
 
-/* What the instructions take, by what they move and compute: room for program->count numbers. By the context's ceilings if they were measured (profile.h). */
-void gt__budget_seconds(const gt_context *ctx, const gt__program *program, double *seconds);
 /* Bytes outside of the arena that the program uses: weights, half copies, optimizer state, results. */
 gt_status gt__budget_fixed(gt__program *program, uint64_t *bytes);
-/* gt__plan_finish for a step with a budget: the program is rewritten so that it fits. OUT_OF_MEMORY with the least that would do. */
+/* gt__plan_finish for a step with a budget: the program is rewritten so that it fits, with the times and the scratch memory that the step's runs have shown. OUT_OF_MEMORY
+ * with the least that would do. */
 gt_status gt__plan_budget(gt_step *step, gt__plan *plan);
-/* How many micro-batches take the least time within the budget. */
-gt_status gt__budget_micro_batches(gt_step *step, const gt__meta *inputs, int32_t n_inputs, int32_t *micro_batches);
+/* How many micro-batches take the least time within the budget. Where none does: `otherwise`, or if that is 0 those that take the least memory. */
+gt_status gt__budget_micro_batches(gt_step *step, const gt__meta *inputs, int32_t n_inputs, int32_t otherwise, int32_t *micro_batches);
 
 #endif

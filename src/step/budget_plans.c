@@ -82,8 +82,10 @@ static bool is_kept(const search *s, int32_t g) { return s->keep[s->members[s->g
 static gt_status note(search *s) {
     gt__budget_plans *p = s->plans;
     const gt__schedule *made = &p->s;
+    double seconds = 0; /* whatever it was searched by */
+    for (int32_t i = 0; i < s->r->program->count; ++i) seconds += made->done[i] ? p->seconds[i] : 0;
     for (int32_t k = 0; k < p->count; ++k) /* no better than one that is there */
-        if (p->list[k].bound <= made->bound && p->list[k].seconds <= made->seconds) return GT_OK;
+        if (p->list[k].bound <= made->bound && p->list[k].seconds <= seconds) return GT_OK;
     if (p->count == p->capacity) {
         int32_t capacity = GT__MAX(2 * p->capacity, 64);
         gt__kept_plan *grown = gt__realloc(p->list, (size_t)capacity * sizeof *grown);
@@ -95,7 +97,7 @@ static gt_status note(search *s) {
     bool *keep = gt__malloc(bytes);
     if (keep == NULL) return GT_OUT_OF_HOST_MEMORY;
     memcpy(keep, s->keep, bytes);
-    p->list[p->count++] = (gt__kept_plan){.keep = keep, .bound = made->bound, .seconds = made->seconds};
+    p->list[p->count++] = (gt__kept_plan){.keep = keep, .bound = made->bound, .seconds = seconds};
     return GT_OK;
 }
 
@@ -524,11 +526,18 @@ static void thin_plans(gt__budget_plans *plans) {
     plans->count = kept;
 }
 
-gt_status gt__budget_plans_make(gt__program *program, const double *seconds, gt__budget_plans *plans) {
+static gt_status search_all(search *s, const double *seconds) {
+    s->seconds = seconds;
+    keep_all(s);
+    GT_TRY(remove_until(s, 0));
+    return search_segments(s);
+}
+
+gt_status gt__budget_plans_make(gt__program *program, const double *seconds, const double *modelled, gt__budget_plans *plans) {
     *plans = (gt__budget_plans){.seconds = seconds};
     GT_TRY(gt__recompute_make(program, &plans->r));
     size_t n = (size_t)program->count + 1, b = (size_t)program->n_buffers + 1;
-    search s = {.plans = plans, .r = &plans->r, .seconds = seconds};
+    search s = {.plans = plans, .r = &plans->r};
     gt_status status = gt__schedule_new(&plans->r, &plans->s);
     s.groups = gt__calloc(b, sizeof *s.groups);
     s.members = gt__calloc(2 * b + 2 * n, sizeof *s.members);
@@ -541,12 +550,9 @@ gt_status gt__budget_plans_make(gt__program *program, const double *seconds, gt_
         s.stack = s.seen + n;
         for (size_t k = 0; k < b; ++k) s.group_of[k] = -1;
         make_groups(&s);
-        keep_all(&s);
-        look(&s);
-        status = note(&s);
+        status = search_all(&s, seconds);
     }
-    if (status == GT_OK) status = remove_until(&s, 0);
-    if (status == GT_OK) status = search_segments(&s);
+    if (status == GT_OK && modelled) status = search_all(&s, modelled);
     gt__free(s.groups);
     gt__free(s.members);
     gt__free(s.keep);

@@ -201,9 +201,11 @@ static gt_status other(const writer *w, const gt__instruction *n) {
     if (n->kind == GT__DO_UPDATE) GT_TRY(gt__text_add(w->text, "[%d parameters]", (int)n->update.count));
     if (n->kind == GT__DO_GRAD_STEP_TASK) GT_TRY(gt__text_add(w->text, "[%d gradients]", (int)n->task.count));
     if (n->kind == GT__DO_COPY) GT_TRY(gt__text_add(w->text, "[%zu bytes]", n->copy.bytes));
+    bool transfer = n->kind == GT__DO_LEAVE || n->kind == GT__DO_FETCH || n->kind == GT__DO_AWAIT;
+    if (transfer) GT_TRY(gt__text_add(w->text, "[%zu bytes, number %d]", n->transfer.bytes, (int)n->transfer.number));
     if (n->kind == GT__DO_ZERO) GT_TRY(gt__text_add(w->text, "[%zu bytes]", n->zero.bytes));
     GT_TRY(gt__text_add(w->text, "("));
-    if (n->kind == GT__DO_COPY && n->copy.kind == GT__COPY_HOST_TO_DEVICE)
+    if (n->kind == GT__DO_FETCH || (n->kind == GT__DO_COPY && n->copy.kind == GT__COPY_HOST_TO_DEVICE))
         GT_TRY(gt__text_add(w->text, "host memory"));
     else
         GT_TRY(list_of(w, n, false));
@@ -419,6 +421,9 @@ static gt_status edges(const writer *w, const gt__plan *plan) {
         gt__instruction_visit(n, draw, &d);
         d.writes = true;
         gt__instruction_visit(n, draw, &d);
+        for (int32_t i = 0; i < d.now && n->kind == GT__DO_FETCH && d.status == GT_OK; ++i)
+            if (p->list[i].kind == GT__DO_LEAVE && p->list[i].transfer.number == n->transfer.number)
+                d.status = gt__text_add(w->text, "i%d -> i%d [label=\"host\", style=dotted];\n", (int)i, (int)d.now);
     }
     gt__free(d.from);
     gt__free(d.to);

@@ -16,13 +16,14 @@ static void bind_pointer(void *user, const gt__access *access) {
     gt__access_set(access, b->arena + b->plan->offsets[k] + inside);
 }
 
-static void unbind(gt_step *step, gt__plan *plan) {
+void gt__plan_unbind(gt_step *step, gt__plan *plan) {
     gt_context *ctx = step->ctx;
     if (plan->graph) ctx->backend->graph_destroy(ctx->device, plan->graph);
     plan->graph = NULL;
     for (int32_t i = 0; plan->bound_list && i < plan->program.count; ++i) gt__instruction_free(&plan->bound_list[i]);
     gt__free(plan->bound_list);
     plan->bound_list = NULL;
+    plan->bound_to = NULL;
 }
 
 static gt_status raise_no_room(const gt__plan *plan) {
@@ -56,14 +57,14 @@ static gt_status bind(gt_step *step, gt__plan *plan) {
     gt_tensor *memory = *gt__step_arena(step);
     char *arena = memory ? memory->data : NULL;
     if (plan->bound_list && plan->bound_to == arena) return GT_OK;
-    unbind(step, plan);
+    gt__plan_unbind(step, plan);
     plan->bound_list = gt__calloc((size_t)plan->program.count + 1, sizeof *plan->bound_list);
     if (plan->bound_list == NULL) return GT_OUT_OF_HOST_MEMORY;
     binding b = {plan, arena};
     for (int32_t i = 0; i < plan->program.count; ++i) {
         gt_status status = gt__instruction_copy(&plan->program.list[i], &plan->bound_list[i]);
         if (status != GT_OK) {
-            unbind(step, plan);
+            gt__plan_unbind(step, plan);
             return status;
         }
         gt__instruction_visit(&plan->bound_list[i], bind_pointer, &b);
@@ -168,6 +169,7 @@ static void after_run(gt_step *step, gt__plan *plan) {
     if (step->options.scaler && step->window && plan->ends) gt__scaler_updated(step->options.scaler);
     if (step->window && plan->ends) gt__step_done(ctx);
     plan->runs++;
+    plan->warm++;
     plan->used = ++step->runs;
     step->last = plan;
 }
@@ -216,13 +218,64 @@ static bool as_graph(const gt_step *step, const gt__plan *plan) {
     return plan->graph && !(profiler && profiler->lists);
 }
 
+/* --- times of instructions, for a budget ------------------------------------------------------------------------------------------------------ */
+
+typedef struct watch {
+    gt__event **timers; /* count + 1: between them the instructions; NULL: they are not timed */
+    int32_t count;
+} watch;
+
+static void watch_free(gt_step *step, watch *w) {
+    for (int32_t i = 0; w->timers && i <= w->count; ++i)
+        if (w->timers[i]) step->ctx->backend->event_destroy(step->ctx->device, w->timers[i]);
+    gt__free(w->timers);
+    *w = (watch){0};
+}
+
+static bool all_timed(const gt_step *step, const gt__program *p) {
+    for (int32_t i = 0; i < p->count; ++i)
+        if (!gt__is_timed(gt__times_find(&step->times, &p->list[i]))) return false;
+    return true;
+}
+
+/* All that noting times and scratch memory may fail in. */
+static gt_status watch_make(gt_step *step, const gt__plan *plan, watch *w) {
+    if (step->options.memory_budget == 0) return GT_OK;
+    GT_TRY(gt__times_reserve(&step->times, plan->program.count));
+    if (plan->warm != 1 || all_timed(step, &plan->program)) return GT_OK;
+    w->count = plan->program.count;
+    w->timers = gt__calloc((size_t)w->count + 1, sizeof(gt__event *));
+    if (w->timers == NULL) return GT_OUT_OF_HOST_MEMORY;
+    for (int32_t i = 0; i <= w->count; ++i) GT_TRY(step->ctx->backend->timer_create(step->ctx->device, &w->timers[i]));
+    return GT_OK;
+}
+
+/* Waits. What cannot be read stays unknown. */
+static void watch_read(gt_step *step, gt__plan *plan, const watch *w) {
+    const gt__backend *b = step->ctx->backend;
+    gt__device *device = step->ctx->device;
+    if (w->timers == NULL || b->event_wait_host(device, w->timers[w->count]) != GT_OK) return;
+    gt__times_begin(&step->times);
+    for (int32_t i = 0; i < w->count; ++i) {
+        double seconds;
+        if (b->event_elapsed(device, w->timers[i], w->timers[i + 1], &seconds) == GT_OK)
+            gt__times_note(&step->times, &plan->program.list[i], seconds);
+    }
+    gt__step_measure_link(step);
+}
+
+static void note_scratch(gt_step *step, gt__plan *plan, int32_t i, size_t bytes) {
+    plan->program.list[i].workspace = bytes;
+    if (step->options.memory_budget > 0) gt__times_note_workspace(&step->times, &plan->program.list[i], bytes);
+}
+
 /* One by one. `measure`: and notes how much scratch memory each takes. Where there is a graph, scratch memory has its place. */
-static gt_status run_list(gt_step *step, gt__plan *plan, bool measure) {
+static gt_status run_list(gt_step *step, gt__plan *plan, bool measure, const watch *w) {
     gt_context *ctx = step->ctx;
     const char *module = ctx->module_path;
     gt__phase phase = gt__allocator_phase(ctx->allocator);
     gt__scratch scratch = {0};
-    gt_status status = GT_OK;
+    gt_status status = w->timers ? ctx->backend->event_record(ctx->device, w->timers[0], GT__STREAM_COMPUTE) : GT_OK;
     for (int32_t i = 0; i < plan->program.count && status == GT_OK; ++i) {
         const gt__instruction *n = &plan->bound_list[i];
         ctx->module_path = n->module;
@@ -235,7 +288,8 @@ static gt_status run_list(gt_step *step, gt__plan *plan, bool measure) {
         if (measure || scratch.data) ctx->scratch = &scratch;
         status = gt__instruction_run(n, ctx->device);
         ctx->scratch = NULL;
-        if (measure) plan->program.list[i].workspace = scratch.most;
+        if (measure) note_scratch(step, plan, i, scratch.most);
+        if (w->timers && status == GT_OK) status = ctx->backend->event_record(ctx->device, w->timers[i + 1], GT__STREAM_COMPUTE);
     }
     ctx->module_path = module;
     gt__allocator_set_phase(ctx->allocator, phase);
@@ -280,8 +334,7 @@ static gt_status capture_list(gt_step *step, gt__plan *plan) {
 /* With the scratch memory that was measured. */
 static gt_status place_again(gt_step *step, gt__plan *plan) {
     GT_TRY(gt__plan_place(plan));
-    plan->bound_to = NULL;
-    unbind(step, plan);
+    gt__plan_unbind(step, plan);
     return bind(step, plan);
 }
 
@@ -297,26 +350,31 @@ static gt_status capture(gt_step *step, gt__plan *plan) {
     return status;
 }
 
-/* The first run chooses kernels, the second measures what scratch memory they take, the third is captured. */
+/* The first run chooses kernels, the second measures what scratch memory they take and, for a budget, what time; the third is captured. */
 static gt_status run(gt_step *step, gt__plan *plan, gt_tensor *const *inputs, gt_tensor **staged) {
     gt_context *ctx = step->ctx;
-    bool captures = ctx->backend->capture_begin != NULL, measure = plan->runs == captures;
+    bool captures = ctx->backend->capture_begin != NULL, measure = plan->warm == captures;
+    watch w = {0};
     GT_TRY(bind(step, plan));
     GT_TRY(sync_weights(step, plan));
     GT_TRY(sync_step_counts(step));
     GT_TRY(sync_cells(step));
-    bool captures_now = captures && plan->runs >= 2 && plan->graph == NULL;
+    bool captures_now = captures && plan->warm >= 2 && plan->graph == NULL;
     if (captures_now) GT_TRY(place_again(step, plan));
     GT_TRY(place_inputs(step, plan, inputs, staged));
     if (captures_now) GT_TRY(capture(step, plan));
     GT_TRY(remember(step, plan));
-    if (plan->runs < 3) note_memory(step, plan, inputs);
+    if (plan->warm < 3) note_memory(step, plan, inputs);
     if (as_graph(step, plan)) return ctx->backend->graph_launch(ctx->device, plan->graph);
-    gt_status status = run_list(step, plan, measure);
+    gt_status status = watch_make(step, plan, &w);
+    if (status == GT_OK) status = run_list(step, plan, measure, &w);
+    if (status != GT_OK) gt__plan_settle_host(step, plan);
     if (status != GT_OK)
         go_back(step);
     else if (measure)
         plan->measured = 1;
+    if (status == GT_OK) watch_read(step, plan, &w);
+    watch_free(step, &w);
     return status;
 }
 
@@ -324,6 +382,7 @@ gt_status gt__plan_run(gt_step *step, gt__plan *plan, gt_tensor *const *inputs) 
     gt_context *ctx = step->ctx;
     gt__dropped_release(ctx);
     GT_TRY(check_outside(plan));
+    GT_TRY(gt__plan_again(step, plan));
     int32_t previous = gt__enter(ctx);
     gt_tensor *staged[GT_STEP_MAX_INPUTS] = {NULL};
     gt_status status = run(step, plan, inputs, staged);

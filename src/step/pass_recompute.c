@@ -57,14 +57,14 @@ static void leave_out(const writing *w, gt__call *call) {
     }
 }
 
-static gt_status make_again(const writing *w, gt__instruction *to) {
-    const gt__instruction *from = &w->r->program->list[w->now];
-    gt__again again = w->r->again[w->now];
-    if (again == GT__AGAIN_APPLY)
-        GT_TRY(make_apply(from, to));
-    else
-        GT_TRY(gt__instruction_copy(from, to));
+gt_status gt__again_make(const gt__instruction *from, gt__again again, gt__instruction *to) {
+    GT_TRY(again == GT__AGAIN_APPLY ? make_apply(from, to) : gt__instruction_copy(from, to));
     if (again == GT__AGAIN_NO_MOVE) to->call->in[3] = to->call->in[4] = NULL;
+    return GT_OK;
+}
+
+static gt_status make_again(const writing *w, gt__instruction *to) {
+    GT_TRY(gt__again_make(&w->r->program->list[w->now], w->r->again[w->now], to));
     if (to->kind == GT__DO_CALL) leave_out(w, &to->call->call);
     to->phase = GT__PHASE_BACKWARD;
     return GT_OK;

@@ -66,7 +66,9 @@ static void empty(gt_step *step, gt__plan *plan) {
         gt_tensor_release(plan->watched[i].half);
     }
     gt__free(plan->watched);
+    gt__plan_drop_host(step, plan);
     gt__program_free(&plan->program);
+    gt__program_free(&plan->traced);
     gt__free(plan->offsets);
     for (int32_t i = 0; plan->leaves && i < step->n_parameters; ++i) gt_tensor_release(plan->leaves[i]);
     gt__free(plan->leaves);
@@ -83,10 +85,14 @@ void gt__plan_destroy(gt_step *step, gt__plan *plan) {
     gt__free(plan);
 }
 
-gt_status gt__plan_finish(gt__plan *plan) {
+gt_status gt__plan_order(gt__plan *plan) {
     GT_TRY(gt__pass_inplace(&plan->program)); /* the order counts with it */
     GT_TRY(gt__pass_order(&plan->program));
-    GT_TRY(gt__pass_inplace(&plan->program)); /* what the order has made possible */
+    return gt__pass_inplace(&plan->program); /* what the order has made possible */
+}
+
+gt_status gt__plan_finish(gt__plan *plan) {
+    GT_TRY(gt__plan_order(plan));
     return gt__plan_place(plan);
 }
 
@@ -113,9 +119,9 @@ static gt_status branch_early(gt_step *step, gt__plan *plan, size_t alone) {
     return status;
 }
 
-/* Where the branch costs next to no memory. */
+/* Where the branch costs next to no memory. What is on the host for a while has a branch of its own. */
 static gt_status make_branches(gt_step *step, gt__plan *plan) {
-    if (step->ctx->backend->capture_branch == NULL) return GT_OK;
+    if (step->ctx->backend->capture_branch == NULL || plan->host.bytes > 0) return GT_OK;
     size_t alone = plan->arena_bytes;
     plan->aside = gt__calloc((size_t)plan->program.count + 1, 1);
     if (plan->aside == NULL) return GT_OUT_OF_HOST_MEMORY;
@@ -158,7 +164,13 @@ static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, in
     GT_TRY(gt__pass_copies(&plan->program));
     if (free_to_round) GT_TRY(gt__pass_head(&plan->program)); /* sums for biases are in their places now */
     GT_TRY(gt__pass_dead(&plan->program));
-    GT_TRY(step->options.memory_budget > 0 ? gt__plan_budget(step, plan) : gt__plan_finish(plan));
+    if (step->options.memory_budget == 0) {
+        GT_TRY(gt__plan_finish(plan));
+    } else {
+        if (!predicted) GT_TRY(gt__program_copy(&plan->program, &plan->traced));
+        GT_TRY(gt__plan_budget(step, plan));
+        plan->modelled &= !step->planning_again;
+    }
     return make_branches(step, plan);
 }
 
@@ -173,4 +185,94 @@ gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_input
     else
         gt__plan_destroy(step, plan);
     return status;
+}
+
+/* --- once more, when more is known ----------------------------------------------------------------------------------------------------------------- */
+
+/* A graph has scratch memory in the arena. */
+static gt_status fits_with_scratch(const gt_step *step, const gt__plan *plan, bool *fits) {
+    gt__plan trial = *plan;
+    gt_status status = GT_OK;
+    trial.offsets = NULL;
+    if (step->ctx->backend->capture_begin) status = gt__plan_place(&trial);
+    *fits = trial.fixed + trial.arena_bytes <= step->options.memory_budget;
+    gt__free(trial.offsets);
+    return status;
+}
+
+gt_status gt__plan_outdated(const gt_step *step, gt__plan *plan, bool *outdated) {
+    *outdated = false;
+    if (step->options.memory_budget == 0 || plan->settled || plan->graph || plan->warm < 2) return GT_OK;
+    bool fastest = plan->kept_all && (step->options.micro_batches > 0 || plan->micro_batches == 1); /* whatever the times are */
+    *outdated = plan->modelled && !fastest;
+    if (!*outdated) {
+        bool fits;
+        GT_TRY(fits_with_scratch(step, plan, &fits));
+        *outdated = !fits;
+    }
+    plan->settled = !*outdated;
+    return GT_OK;
+}
+
+static bool same_program(const gt__program *a, const gt__program *b) {
+    bool same = a->count == b->count && a->n_buffers == b->n_buffers;
+    for (int32_t i = 0; i < a->count && same; ++i) same = gt__does_same(&a->list[i], &b->list[i]) && a->list[i].module == b->list[i].module;
+    return same;
+}
+
+static bool scratch_is_known(const gt_step *step, const gt__program *p) {
+    for (int32_t i = 0; i < p->count; ++i) {
+        const gt__seen *seen = gt__times_find(&step->times, &p->list[i]);
+        if (seen == NULL || !seen->workspace_known) return false;
+    }
+    return true;
+}
+
+/* Another program has to run once before a graph is made of it, and twice if it has kernels that never ran. */
+static void replace(gt_step *step, gt__plan *plan, gt__plan *next) {
+    bool captures = step->ctx->backend->capture_begin != NULL;
+    gt__plan_unbind(step, plan);
+    plan->warm = !captures || !scratch_is_known(step, &next->program) ? 0 : same_program(&plan->program, &next->program) ? 2 : 1;
+    plan->measured = plan->warm > 0;
+    gt__plan_drop_host(step, plan);
+    gt__program_free(&plan->program);
+    gt__free(plan->offsets);
+    gt__free(plan->aside);
+    gt__free(plan->budget_text);
+    plan->host = next->host;
+    plan->program = next->program;
+    plan->offsets = next->offsets;
+    plan->aside = next->aside;
+    plan->join = next->join;
+    plan->arena_bytes = next->arena_bytes;
+    plan->bound = next->bound;
+    plan->seconds = next->seconds;
+    plan->whole_seconds = next->whole_seconds;
+    plan->kept_all = next->kept_all;
+    plan->budget_text = next->budget_text;
+    plan->modelled = false;
+    plan->settled = !captures;
+}
+
+/* Where this leads to kernels that never ran, and these to a larger arena, it is done again: each time more is known, and times stay as they were seen first. */
+gt_status gt__plan_again(gt_step *step, gt__plan *plan) {
+    bool outdated;
+    GT_TRY(gt__plan_outdated(step, plan, &outdated));
+    if (!outdated) return GT_OK;
+    gt__plan next = {.micro_batches = plan->micro_batches};
+    gt_status status = gt__program_copy(&plan->traced, &next.program);
+    if (status == GT_OK) status = gt__plan_budget(step, &next);
+    if (status == GT_OK) status = make_branches(step, &next);
+    if (status == GT_OK) {
+        replace(step, plan, &next);
+        return GT_OK;
+    }
+    empty(step, &next);
+    bool fits = false;
+    if (status == GT_OUT_OF_MEMORY) GT_TRY(fits_with_scratch(step, plan, &fits));
+    if (!fits) return status;
+    gt_clear_error(); /* the plans that were found this time are larger */
+    plan->modelled = false;
+    plan->settled = true;
+    return GT_OK;
 }

@@ -224,7 +224,7 @@ gt_status gt__step_trace_aside(gt_step *step, const gt__meta *metas, int32_t n, 
 /* `micro_batches` 0: as many as the budget wants. */
 static gt_status trace(gt_step *step, const gt__meta *metas, int32_t n, int32_t micro_batches, gt_step_memory *m) {
     gt__plan *plan = NULL;
-    if (micro_batches == 0) GT_TRY(gt__budget_micro_batches(step, metas, n, &micro_batches));
+    if (micro_batches == 0) GT_TRY(gt__budget_micro_batches(step, metas, n, 0, &micro_batches));
     GT_TRY(gt__step_trace_aside(step, metas, n, micro_batches, &plan));
     gt_status status = predicted_numbers(step, plan, m);
     gt__plan_destroy(step, plan);
@@ -301,7 +301,8 @@ static gt_status refuse(const gt_step_memory *m, uint64_t budget, int64_t rows) 
 }
 
 /* More than the step's own budget allows is too much for any. */
-static gt_status predict_rows(gt_step *step, const gt_step_input *inputs, int32_t n, int64_t rows, int32_t micro_batches, gt_step_memory *m) {
+static gt_status predict_rows(gt_step *step, const gt_step_input *inputs, int32_t n, int64_t rows, int32_t micro_batches,
+                              gt_step_memory *m) {
     step->budget_least = 0;
     gt_status status = predict(step, inputs, n, rows, micro_batches, m);
     if (status != GT_OUT_OF_MEMORY || step->budget_least == 0) return status;

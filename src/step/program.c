@@ -205,6 +205,15 @@ void gt__instruction_visit(gt__instruction *n, gt__access_visitor visit, void *u
     case GT__DO_CUSTOM_BACKWARD:
         visit_custom(&v, n->custom);
         break;
+    case GT__DO_LEAVE:
+        see(&v, &n->transfer.data, n->transfer.bytes, true, false);
+        break;
+    case GT__DO_FETCH:
+        see(&v, &n->transfer.data, n->transfer.bytes, false, true);
+        break;
+    case GT__DO_AWAIT: /* until then the memory is in use */
+        see(&v, &n->transfer.data, n->transfer.bytes, true, n->transfer.back);
+        break;
     default:
         see(&v, &n->mark.data, (size_t)n->mark.count * gt_dtype_size(n->mark.dtype), true, false);
         see(&v, &n->mark.least, sizeof *n->mark.least, true, true);
@@ -223,6 +232,9 @@ static const char *const names[GT__DO_COUNT] = {
     [GT__DO_GRAD_CLIP_VALUE] = "grad_clip_value",
     [GT__DO_GRAD_SCALE] = "grad_scale",
     [GT__DO_MARK_NOT_FINITE] = "mark_not_finite",
+    [GT__DO_LEAVE] = "leave",
+    [GT__DO_FETCH] = "fetch",
+    [GT__DO_AWAIT] = "await",
 };
 
 const char *gt__instruction_name(const gt__instruction *n) {
@@ -325,6 +337,28 @@ gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to)
     return status;
 }
 
+gt_status gt__program_copy(const gt__program *from, gt__program *to) {
+    *to = (gt__program){.cap_buffers = from->n_buffers, .capacity = from->count + 1};
+    to->buffers = gt__malloc(((size_t)from->n_buffers + 1) * sizeof *to->buffers);
+    to->list = gt__malloc((size_t)to->capacity * sizeof *to->list);
+    if (to->buffers == NULL || to->list == NULL) return GT_OUT_OF_HOST_MEMORY;
+    to->n_buffers = from->n_buffers;
+    memcpy(to->buffers, from->buffers, (size_t)from->n_buffers * sizeof *to->buffers);
+    for (; to->count < from->count; ++to->count) GT_TRY(gt__instruction_copy(&from->list[to->count], &to->list[to->count]));
+    return GT_OK;
+}
+
+/* After what the compute stream has so far, on the stream beside it. */
+static gt_status transfer(const gt__instruction *n, gt__device *device) {
+    const gt__backend *b = device->backend;
+    bool back = n->transfer.back;
+    GT_TRY(b->event_record(device, n->transfer.begins, GT__STREAM_COMPUTE));
+    GT_TRY(b->event_wait_stream(device, n->transfer.begins, GT__STREAM_COPY));
+    GT_TRY(b->copy(device, GT__STREAM_COPY, back ? GT__COPY_HOST_TO_DEVICE : GT__COPY_DEVICE_TO_HOST,
+                   back ? n->transfer.data : n->transfer.host, back ? n->transfer.host : n->transfer.data, n->transfer.bytes));
+    return b->event_record(device, n->transfer.is_over, GT__STREAM_COPY);
+}
+
 gt_status gt__instruction_run(const gt__instruction *n, gt__device *device) {
     const gt__backend *b = device->backend;
     switch (n->kind) {
@@ -354,6 +388,11 @@ gt_status gt__instruction_run(const gt__instruction *n, gt__device *device) {
         return b->grad_step_task(device, n->task.list, n->task.count, &n->task.task);
     case GT__DO_CUSTOM_BACKWARD:
         return gt__custom_backward_run(device, n->custom);
+    case GT__DO_LEAVE:
+    case GT__DO_FETCH:
+        return transfer(n, device);
+    case GT__DO_AWAIT:
+        return b->event_wait_stream(device, n->transfer.is_over, GT__STREAM_COMPUTE);
     default:
         return b->mark_not_finite(device, n->mark.data, n->mark.dtype, n->mark.count, n->mark.mark, n->mark.least);
     }

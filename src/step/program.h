@@ -23,7 +23,7 @@ typedef struct gt__buffer {
 
 typedef int32_t gt__instruction_kind;
 enum {
-    GT__DO_CALL, /* a kernel */
+    GT__DO_CALL,  /* a kernel */
     GT__DO_MOVES, /* the inputs come in */
     GT__DO_COPY,
     GT__DO_ZERO,
@@ -37,6 +37,9 @@ enum {
     GT__DO_GRAD_STEP_TASK,
     GT__DO_MARK_NOT_FINITE,
     GT__DO_CUSTOM_BACKWARD, /* a custom op's own gradient */
+    GT__DO_LEAVE,           /* a copy to the host begins, beside what follows (transfers.h) */
+    GT__DO_FETCH,           /* and one back */
+    GT__DO_AWAIT,           /* one of the two is over */
     GT__DO_COUNT
 };
 
@@ -99,6 +102,15 @@ typedef struct gt__instruction {
             uint64_t mark;
             gt_dtype dtype;
         } mark;
+        struct {
+            void *data;
+            size_t bytes;
+            size_t place;                /* of the program's host memory */
+            void *host;                  /* that place; NULL before there is any, and in a plan that never runs */
+            gt__event *begins, *is_over; /* the first is all transfers' */
+            int32_t number;              /* of the buffer that goes and comes back */
+            bool back;
+        } transfer;
         gt__custom_gradient *custom; /* its op is counted */
     };
 } gt__instruction;
@@ -111,8 +123,8 @@ typedef struct gt__program {
 } gt__program;
 
 /* Where the trace's addresses begin and end: no machine has memory there. */
-#define GT__TRACE_BEGIN (UINT64_C(1) << 60)
-#define GT__TRACE_END   (UINT64_C(1) << 61)
+#define GT__TRACE_BEGIN      (UINT64_C(1) << 60)
+#define GT__TRACE_END        (UINT64_C(1) << 61)
 #define GT__BUFFER_ALIGNMENT 512 /* of buffers' addresses, of the trace and in the arena */
 static inline bool gt__is_traced(const void *pointer) {
     return (uintptr_t)pointer >= GT__TRACE_BEGIN && (uintptr_t)pointer < GT__TRACE_END;
@@ -149,6 +161,8 @@ void gt__program_lives(gt__program *program);
 /* Copies the instruction, with its own host memory; every pointer is a copy's own afterwards. */
 gt_status gt__instruction_copy(const gt__instruction *from, gt__instruction *to);
 void gt__instruction_free(gt__instruction *instruction);
+/* All of it. After a failure *to is to be freed too. */
+gt_status gt__program_copy(const gt__program *from, gt__program *to);
 /* Runs an instruction whose pointers are memory that is there. */
 gt_status gt__instruction_run(const gt__instruction *instruction, gt__device *device);
 

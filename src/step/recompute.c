@@ -29,7 +29,7 @@ static gt_status find_runs(gt__recompute *r) {
     return GT_OK;
 }
 
-static gt__again kind_of(const gt__instruction *n) {
+gt__again gt__again_of(const gt__instruction *n) {
     if (n->kind == GT__DO_COPY || n->kind == GT__DO_ZERO || n->kind == GT__DO_COPY_MANY) return GT__AGAIN_AS_IT_IS;
     if (n->kind != GT__DO_CALL || n->call->call.op == GT__OP_CUSTOM) return GT__AGAIN_NEVER;
     const gt__call *call = &n->call->call;
@@ -93,7 +93,7 @@ static bool find_split(gt__recompute *r, int32_t b, int32_t i) {
 
 static void find_writers(gt__recompute *r) {
     for (int32_t i = 0; i < r->program->count; ++i) {
-        r->again[i] = kind_of(&r->program->list[i]);
+        r->again[i] = gt__again_of(&r->program->list[i]);
         if (r->again[i] == GT__AGAIN_NEVER) continue;
         if (!is_pure(r, i)) {
             r->again[i] = GT__AGAIN_NEVER;

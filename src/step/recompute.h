@@ -59,6 +59,11 @@ void gt__schedule_free(gt__schedule *s);
 /* keep: of the buffers; those without a writer are kept whatever it says. `seconds` of the instructions. */
 void gt__schedule_fill(const gt__recompute *r, const bool *keep, const double *seconds, gt__schedule *s);
 
+/* How an instruction of this kind is done again; whether it may be is another question. */
+gt__again gt__again_of(const gt__instruction *n);
+/* A new instruction that does again what `from` does, with all its results. */
+gt_status gt__again_make(const gt__instruction *from, gt__again again, gt__instruction *to);
+
 /* Rewrites the program so. What was found out about it is out of date then. */
 gt_status gt__recompute_apply(gt__recompute *r, const bool *keep);
 

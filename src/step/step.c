@@ -13,6 +13,8 @@ static gt_status check_options(gt_context *ctx, const gt_step_options *o) {
     GT_REQUIRE(o->fn != NULL, GT_BAD_ARGUMENT, "gt_step: option fn is NULL; it must compute the loss");
     GT_REQUIRE(o->micro_batches >= (o->memory_budget == 0), GT_BAD_ARGUMENT,
                "gt_step: option micro_batches is %d; it must be at least 1, or 0 with a memory_budget that chooses", (int)o->micro_batches);
+    GT_REQUIRE(o->offload >= 0, GT_BAD_ARGUMENT, "gt_step: option offload is %d; it is 0, or more if the budget may use the host's memory",
+               (int)o->offload);
     GT_REQUIRE(o->n_optimizers >= 0 && (o->n_optimizers == 0 || o->optimizers != NULL), GT_BAD_ARGUMENT, "gt_step: n_optimizers is %d%s",
                (int)o->n_optimizers, o->optimizers ? "" : ", optimizers NULL");
     GT_REQUIRE(o->autocast == GT_DTYPE_F32 || gt__dtype_is_half(o->autocast), GT_BAD_DTYPE,
@@ -108,6 +110,7 @@ void gt_step_destroy(gt_step *step) {
     gt_tensor_release(step->cells);
     gt__free(step->host_cells);
     gt__free(step->optimizers);
+    gt__times_free(&step->times);
     gt__free(step);
 }
 
@@ -170,23 +173,6 @@ static void drop_plan(gt_step *step, int32_t p) {
     step->plans[p] = step->plans[--step->n_plans];
 }
 
-/* Scratch memory that was measured will have its place in the arena when the graph is made: plans that would be too large for the budget with it are made
- * anew, with so much left for it. */
-static void drop_outgrown(gt_step *step) {
-    uint64_t budget = step->options.memory_budget;
-    if (budget == 0 || step->backend->capture_begin == NULL || (step->window && gt__window_is_open(step->window))) return;
-    for (int32_t p = step->n_plans - 1; p >= 0; --p) {
-        const gt__plan *plan = step->plans[p];
-        size_t most = 0;
-        if (plan->measured != 1) continue;
-        for (int32_t i = 0; i < plan->program.count; ++i) most = GT__MAX(most, plan->program.list[i].workspace);
-        most = (most + GT__BUFFER_ALIGNMENT - 1) / GT__BUFFER_ALIGNMENT * GT__BUFFER_ALIGNMENT;
-        if (plan->fixed + plan->arena_bytes + most <= budget) continue;
-        step->budget_scratch = GT__MAX(step->budget_scratch, most);
-        drop_plan(step, p);
-    }
-}
-
 static gt_status find_plan(gt_step *step, gt_tensor *const *inputs, int32_t n, int32_t micro_batches, bool ends, gt__plan **found) {
     gt__meta metas[GT_STEP_MAX_INPUTS];
     for (int32_t i = 0; i < n; ++i) metas[i] = traced_meta(inputs[i]);
@@ -223,10 +209,8 @@ gt_status gt__step_run(gt_step *step, gt_tensor *const *inputs, int32_t n_inputs
     GT_TRY(check(step, "gt_step_run"));
     GT_TRY(gt__trace_allowed(step->ctx, "gt_step_run"));
     GT_TRY(check_inputs(step, inputs, n_inputs, micro_batches));
-    for (int32_t i = 0; i < step->options.n_optimizers && !open; ++i)
-        GT_TRY(gt__optimizer_check_free(step->optimizers[i], "gt_step_run"));
+    for (int32_t i = 0; i < step->options.n_optimizers && !open; ++i) GT_TRY(gt__optimizer_check_free(step->optimizers[i], "gt_step_run"));
     if (step->options.scaler && w && !open) GT_TRY(gt__scaler_check(step->options.scaler, "gt_step_run", true));
-    drop_outgrown(step);
     bool ends = last || w == NULL || gt__window_done(w) + micro_batches >= gt__window_micro_batches(w);
     if (w && !open && !ends) GT_TRY(gt__window_open(w, "gt_step_run"));
     if (w && (open || !ends)) return run_part(step, inputs, n_inputs, micro_batches, ends);
@@ -235,26 +219,39 @@ gt_status gt__step_run(gt_step *step, gt_tensor *const *inputs, int32_t n_inputs
     return gt__plan_run(step, plan, inputs);
 }
 
-/* As the plan for these inputs has it; without one, as the memory budget wants it. */
-static gt_status choose_micro_batches(gt_step *step, gt_tensor *const *inputs, int32_t n, int32_t *micro_batches) {
+/* As the plan for these inputs has it; without one, or where that is to be chosen again, as the memory budget wants it. *replaced: that one, if there is to be another. */
+static gt_status choose_micro_batches(gt_step *step, gt_tensor *const *inputs, int32_t n, int32_t *micro_batches,
+                                      const gt__plan **replaced) {
     GT_TRY(check(step, "gt_step_run"));
     GT_TRY(gt__trace_allowed(step->ctx, "gt_step_run"));
     GT_TRY(check_inputs(step, inputs, n, 1));
     for (int32_t i = 0; i < step->options.n_optimizers; ++i) GT_TRY(gt__optimizer_check_free(step->optimizers[i], "gt_step_run"));
-    drop_outgrown(step);
     gt__meta metas[GT_STEP_MAX_INPUTS];
     for (int32_t i = 0; i < n; ++i) metas[i] = traced_meta(inputs[i]);
-    for (int32_t p = 0; p < step->n_plans && *micro_batches == 0; ++p)
-        if (is_for(step, step->plans[p], metas, n)) *micro_batches = step->plans[p]->micro_batches;
-    if (*micro_batches == 0) GT_TRY(gt__budget_micro_batches(step, metas, n, micro_batches));
+    gt__plan *plan = NULL;
+    bool outdated = false;
+    for (int32_t p = 0; p < step->n_plans && plan == NULL; ++p)
+        if (is_for(step, step->plans[p], metas, n)) plan = step->plans[p];
+    if (plan) GT_TRY(gt__plan_outdated(step, plan, &outdated));
+    if (plan && !outdated)
+        *micro_batches = plan->micro_batches;
+    else
+        GT_TRY(gt__budget_micro_batches(step, metas, n, plan ? plan->micro_batches : 0, micro_batches));
+    *replaced = plan && *micro_batches != plan->micro_batches ? plan : NULL;
     return step->window ? gt_window_set_micro_batches(step->window, *micro_batches) : GT_OK;
 }
 
 gt_status gt_step_run(gt_step *step, gt_tensor *const *inputs, int32_t n_inputs) {
     GT_REQUIRE_HANDLE(step);
     int32_t micro_batches = step->options.micro_batches;
-    if (micro_batches == 0) GT_TRY(choose_micro_batches(step, inputs, n_inputs, &micro_batches));
-    return gt__step_run(step, inputs, n_inputs, micro_batches, true);
+    const gt__plan *replaced = NULL;
+    if (micro_batches == 0) GT_TRY(choose_micro_batches(step, inputs, n_inputs, &micro_batches, &replaced));
+    step->planning_again = replaced != NULL;
+    gt_status status = gt__step_run(step, inputs, n_inputs, micro_batches, true);
+    step->planning_again = false;
+    for (int32_t p = 0; p < step->n_plans && replaced && status == GT_OK; ++p)
+        if (step->plans[p] == replaced) drop_plan(step, p--);
+    return status;
 }
 
 /* --- results -------------------------------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
+#include "step/times.h"
 #include "step/trace.h"
 #include "step/window.h"
 #include <gtrain/step.h>
@@ -23,6 +24,15 @@ typedef struct gt__watched {
     const void *data;  /* where its memory was */
     gt_tensor *half;   /* counted: the half copy that the program uses; NULL: none */
 } gt__watched;
+
+/* Pinned memory for a plan's transfers. */
+typedef struct gt__host_side {
+    void *memory; /* NULL: none, or none yet */
+    size_t bytes;
+    gt__event **events; /* one a transfer, and one more */
+    int32_t n_events;
+    const gt__backend *backend; /* the device's own, which frees it when the context is gone */
+} gt__host_side;
 
 /* A program for one set of input shapes, and one place in a window. */
 typedef struct gt__plan {
@@ -53,6 +63,7 @@ typedef struct gt__plan {
     gt_tensor **leaves; /* what a run that does not end the window leaves; counted, NULL: none */
     uint64_t drawn;     /* Philox blocks a run takes */
     int64_t runs, used;
+    int32_t warm; /* runs of the program as it is: the first chooses kernels, the second is measured, then a graph is made */
     gt__graph *graph;
     bool predicted;                                 /* never to be run: results and half copies have addresses alone */
     uint64_t halves;                                /* predicted: bytes of half copies that a run would make */
@@ -60,10 +71,15 @@ typedef struct gt__plan {
     uint64_t input_bytes[GT_MEMORY_CATEGORY_COUNT]; /* of them the inputs */
     int32_t measured;                               /* scratch memory of the instructions: 0 unknown, 1 known, 2 known and in the arena */
     /* With a memory budget. */
+    gt__program traced;   /* before anything was chosen */
     uint64_t fixed;       /* bytes outside of the arena that the program uses */
-    double seconds;       /* of the program, by the cost model */
+    double seconds;       /* of the program, by what was known when it was chosen */
     double whole_seconds; /* and with all kept */
+    bool kept_all;        /* nothing is recomputed */
+    bool modelled;        /* some of those times were none that was measured */
+    bool settled;         /* it is not chosen again */
     char *budget_text;    /* what was chosen; NULL: nothing was */
+    gt__host_side host;   /* where buffers wait */
 } gt__plan;
 
 #define GT__PLANS 16
@@ -94,8 +110,9 @@ struct gt_step {
     int64_t runs;
     gt__plan *last;
     /* With a memory budget. */
+    gt__times times;            /* of the instructions of all programs that ran */
+    bool planning_again;        /* the plan that will be made comes after one that was measured: it is not chosen again for its times */
     uint64_t budget_least;      /* the smallest that would have done for the program that was refused last; 0: it was not for that */
-    uint64_t budget_scratch;    /* bytes of it that are left for kernels' scratch memory, which was seen in runs */
     double whole_batch_seconds; /* of the last program of one micro-batch, with all kept */
     size_t whole_batch_arena;
 };
@@ -120,13 +137,31 @@ gt_status gt__plan_create(gt_step *step, const gt__meta *inputs, int32_t n_input
 void gt__plan_destroy(gt_step *step, gt__plan *plan);
 /* Brings half copies and masters that are behind their weights up to date. A trace takes them for what the weights are. */
 gt_status gt__step_freshen(gt_step *step);
-/* The passes that come last, because they write over what is not needed any more, and places. */
+/* The passes that come last, because they write over what is not needed any more. */
+gt_status gt__plan_order(gt__plan *plan);
+/* These and places. */
 gt_status gt__plan_finish(gt__plan *plan);
+/* host.c: memory for plan->host.bytes, of which its transfers are told. After a failure there is none. */
+gt_status gt__plan_make_host(gt_step *step, gt__plan *plan);
+/* Waits for copies under way. Also with the context gone. */
+void gt__plan_drop_host(gt_step *step, gt__plan *plan);
+/* After a run that failed: nothing that is queued from now on meets its copies. */
+void gt__plan_settle_host(gt_step *step, const gt__plan *plan);
+/* What the way to the host takes, with what is in the arena, which nobody needs. Unknown where there is no memory for it. */
+void gt__step_measure_link(gt_step *step);
 /* Places buffers and scratch memory again, after scratch memory was measured. */
 gt_status gt__plan_place(gt__plan *plan);
 
+/* With a memory budget, before a run. A plan is chosen once more when its times were measured, if it was chosen by a model, and where the arena with the scratch memory that
+ * is known now would be too large. What runs compute stays the same to the bit. After a failure (OUT_OF_MEMORY where no plan fits) all is as it was. */
+gt_status gt__plan_again(gt_step *step, gt__plan *plan);
+/* Whether it would be. */
+gt_status gt__plan_outdated(const gt_step *step, gt__plan *plan, bool *outdated);
+
 /* execute.c: one run; the inputs fit the plan. */
 gt_status gt__plan_run(gt_step *step, gt__plan *plan, gt_tensor *const *inputs);
+/* Forgets the real addresses, and the graph with them. */
+void gt__plan_unbind(gt_step *step, gt__plan *plan);
 
 /* describe.c: the plan's program and memory as readable text, or as a graph for Graphviz, added to `text`. */
 gt_status gt__plan_text(const gt_step *step, const gt__plan *plan, gt__text *text);

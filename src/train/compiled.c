@@ -106,6 +106,7 @@ static gt_status build(gt__compiled *c, const gt__compiled *arena) {
     o.user = c;
     o.module = trainer->module;
     o.memory_budget = trainer->options.memory_budget;
+    o.offload = trainer->options.offload > 0;
     gt__step_extension extension = {.arena = arena ? arena->step : NULL, .end = end};
     if (c->training) {
         o.optimizers = &trainer->options.optimizer;

@@ -29,11 +29,10 @@ static gt_status check_memory_options(const gt_trainer_options *o) {
     GT_REQUIRE(o->accumulation > 0, GT_BAD_ARGUMENT, "trainer: option accumulation is %d; an update takes at least 1 batch",
                (int)o->accumulation);
     GT_REQUIRE(o->checkpointing >= 0, GT_BAD_ARGUMENT, "trainer: option checkpointing is %d segments; 0 means none", (int)o->checkpointing);
-    GT_REQUIRE((!o->compile && o->memory_budget == 0) || o->offload == 0, GT_NOT_SUPPORTED,
-               "trainer: option offload is %llu bytes and option compile or memory_budget is set, but in a compiled step every saved "
-               "tensor has its place "
-               "on the device; "
-               "leave one of them out, or save memory with checkpointing",
+    GT_REQUIRE(!o->compile || o->memory_budget > 0 || o->offload == 0, GT_NOT_SUPPORTED,
+               "trainer: option offload is %llu bytes and option compile is set without a memory_budget, but in a compiled step the budget "
+               "decides what goes to the host; "
+               "set one, or leave one of them out",
                (unsigned long long)o->offload);
     return GT_OK;
 }
@@ -184,7 +183,7 @@ gt_status gt__trainer_check_loader(const gt_trainer *trainer, const gt_loader *l
 gt_status gt__trainer_forward(gt_trainer *trainer, gt_tensor *x, gt_tensor *y, int64_t count, bool training, gt__loss *loss) {
     const gt_trainer_options *o = &trainer->options;
     gt_context *ctx = trainer->ctx;
-    bool half = o->precision != GT_PRECISION_F32, offload = training && o->offload > 0;
+    bool half = o->precision != GT_PRECISION_F32, offload = training && o->offload > 0 && o->memory_budget == 0;
     if (half) GT_TRY(gt_autocast_begin(ctx, o->precision == GT_PRECISION_F16 ? GT_DTYPE_F16 : GT_DTYPE_BF16));
     gt_status status = offload ? gt_offload_begin(ctx, o->offload) : GT_OK;
     bool offloading = offload && status == GT_OK;

@@ -248,5 +248,8 @@ def test_a_budget_and_what_was_planned(rng):
     assert "first" in step.describe() and step.describe(graphviz=True).startswith("digraph") and step.budget()
     twin, optimizer = _world()
     assert float(gt.Step(lambda x, y: F.cross_entropy(twin(x), y), optimizer, module=twin)(x, y)) == loss
+    third, optimizer = _world()
+    offloading = gt.Step(lambda x, y: F.cross_entropy(third(x), y), optimizer, module=third, memory_budget=64 << 20, offload=True)
+    assert float(offloading(x, y)) == loss and "recompute: nothing" in offloading.budget()
     with pytest.raises(gt.OutOfMemoryError):
         gt.Step(lambda x, y: F.cross_entropy(net(x), y), optimizer=gt.optim.SGD(net.parameters(), lr=0.1), module=net, memory_budget=100)(x, y)

@@ -273,6 +273,12 @@ static double now(void) {
     return (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+static const double patience = 60; /* seconds */
+#else
+static const double patience = 2;
+#endif
+
 static gt_module *resnet50(gt_context *ctx) { return gt_nn_resnet50(ctx, 1000); }
 
 TEST(unit, step_budget_of_resnet50_holds_from_the_least_to_the_whole) {
@@ -293,7 +299,7 @@ TEST(unit, step_budget_of_resnet50_holds_from_the_least_to_the_whole) {
     began = now();
     CHECK_STATUS(gt__step_trace_aside(w.step, metas, 2, 1, &plan), GT_OUT_OF_MEMORY);
     double took = now() - began;
-    if (took > 2) FAIL("planning took %.2f s, tracing alone %.2f s", took, traced);
+    if (took > patience) FAIL("planning took %.2f s, tracing alone %.2f s", took, traced);
     uint64_t least = w.step->budget_least;
     CHECK(least > fixed && (least - fixed) * 2 < whole - fixed);
     double before = INFINITY;
@@ -302,7 +308,7 @@ TEST(unit, step_budget_of_resnet50_holds_from_the_least_to_the_whole) {
         began = now();
         CHECK_OK(gt__step_trace_aside(w.step, metas, 2, 1, &plan));
         took = now() - began;
-        if (took > 2) FAIL("planning took %.2f s, tracing alone %.2f s", took, traced);
+        if (took > patience) FAIL("planning took %.2f s, tracing alone %.2f s", took, traced);
         CHECK(plan->fixed == fixed && fixed + plan->arena_bytes <= w.step->options.memory_budget);
         CHECK(plan->seconds <= before);
         CHECK((plan->seconds > plan->whole_seconds) == (s < STEPS));
@@ -358,6 +364,10 @@ TEST(unit, step_budget_says_what_was_chosen) {
     gt_step *step;
     CHECK_STATUS(gt_step_create(none.ctx, &o, &step), GT_BAD_ARGUMENT);
     CHECK_ERROR_HAS("memory_budget");
+    o.micro_batches = 1;
+    o.offload = -1;
+    CHECK_STATUS(gt_step_create(none.ctx, &o, &step), GT_BAD_ARGUMENT);
+    CHECK_ERROR_HAS("offload is -1");
     world_end(&none);
 }
 

@@ -204,6 +204,23 @@ static void see_custom(gt__program *p) {
     n->custom = NULL; /* it has no op to release */
 }
 
+/* Memory on the host is not the program's. */
+static void see_transfers(gt__program *p) {
+    for (gt__instruction_kind kind = GT__DO_LEAVE; kind <= GT__DO_AWAIT; ++kind) {
+        for (int back = kind == GT__DO_FETCH; back <= (kind != GT__DO_LEAVE); ++back) {
+            seen_list s = {0};
+            char host[24];
+            gt__instruction *n = gt__program_add(p, kind, 0);
+            n->transfer.bytes = 24;
+            n->transfer.back = back != 0;
+            n->transfer.host = host;
+            n->transfer.data = expect(&s, 24, kind == GT__DO_FETCH ? WRITE : back ? BOTH : READ);
+            sees_all_once(n, &s);
+            n->transfer.host = NULL;
+        }
+    }
+}
+
 TEST(unit, instruction_visit_shows_every_pointer_once) {
     gt_context *ctx = test_context(t);
     gt__program p = {0};
@@ -213,6 +230,7 @@ TEST(unit, instruction_visit_shows_every_pointer_once) {
     see_grads(&p);
     see_tasks(&p);
     see_custom(&p);
+    see_transfers(&p);
     bool kinds[GT__DO_COUNT] = {false};
     for (int32_t i = 0; i < p.count; ++i) kinds[p.list[i].kind] = true;
     for (int k = 0; k < GT__DO_COUNT; ++k)

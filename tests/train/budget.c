@@ -18,7 +18,7 @@ static int32_t on_step(void *user, const gt_train_progress *now) {
     return 0;
 }
 
-static fitted fit(test_case *t, uint64_t budget, int32_t shrink) {
+static fitted fit(test_case *t, uint64_t budget, int32_t shrink, uint64_t offload) {
     static float x[SAMPLES * SIDE * SIDE];
     static int64_t y[SAMPLES];
     for (int i = 0; i < SAMPLES * SIDE * SIDE; ++i) x[i] = (float)((i * 31 + i / SIDE) % 97 - 48) / 50;
@@ -56,6 +56,7 @@ static fitted fit(test_case *t, uint64_t budget, int32_t shrink) {
     gt_trainer_options options = trainer_options(sgd(net, 0.05));
     gt_trainer *trainer = NULL;
     options.memory_budget = budget;
+    options.offload = offload;
     options.compile = budget == 0;
     options.shrink_on_oom = shrink;
     options.on_step = on_step;
@@ -82,22 +83,27 @@ static fitted fit(test_case *t, uint64_t budget, int32_t shrink) {
 }
 
 TEST(unit, trainer_memory_budget_trains_the_same_in_less) {
-    fitted whole = fit(t, 0, 0);
+    fitted whole = fit(t, 0, 0, 0);
     CHECK_OK(whole.status);
-    fitted less = fit(t, whole.peak * 2 / 3, 0);
+    fitted less = fit(t, whole.peak * 2 / 3, 0, 0);
     CHECK_OK(less.status);
     CHECK(less.peak < whole.peak * 4 / 5);
     CHECK_EQ_INT(less.micro_batch, SAMPLES / 2);
     CHECK(less.bytes == whole.bytes && memcmp(less.bits, whole.bits, less.bytes) == 0);
-    fitted least = fit(t, whole.peak / 6, 0);
+    fitted away = fit(t, whole.peak * 2 / 3, 0, 1); /* the host's memory may serve */
+    CHECK_OK(away.status);
+    CHECK(away.peak < whole.peak * 4 / 5);
+    CHECK(away.bytes == whole.bytes && memcmp(away.bits, whole.bits, away.bytes) == 0);
+    fitted least = fit(t, whole.peak / 6, 0, 0);
     CHECK_STATUS(least.status, GT_OUT_OF_MEMORY);
     CHECK_ERROR_HAS("the smallest that would do with micro_batches 1 is ");
     gt_clear_error();
-    fitted parts = fit(t, whole.peak / 6, 1);
+    fitted parts = fit(t, whole.peak / 6, 1, 0);
     CHECK_OK(parts.status);
     CHECK(parts.micro_batch < SAMPLES / 2);
     free(whole.bits);
     free(less.bits);
+    free(away.bits);
     free(least.bits);
     free(parts.bits);
 }

@@ -23,7 +23,7 @@ TEST(unit, trainer_refuses_memory_options_by_name) {
     CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_BAD_STATE);
     CHECK_ERROR_HAS("sequential");
     options = trainer_options(NULL);
-    options.memory_budget = 1 << 20; /* compiles, and a compiled step has its saved tensors on the device */
+    options.compile = 1; /* what a compiled step has on the host is the budget's choice */
     options.offload = 4096;
     CHECK_STATUS(gt_trainer_create(net, &options, &trainer), GT_NOT_SUPPORTED);
     CHECK_ERROR_HAS("offload is 4096 bytes");

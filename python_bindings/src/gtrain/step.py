@@ -39,7 +39,8 @@ class Step(Owned):
     module: whose batch-norm statistics and counters move with the step, and whose training mode chooses between programs; give it whenever the function uses
     one. scaler: an amp.GradScaler. schedule: an optim.Schedule, by updates done; without one the optimizer's "lr" counts, which may be changed between runs.
     micro_batches: the inputs are cut along axis 0 into so many parts, whose gradients are accumulated. memory_budget: bytes for weights, optimizer state and
-    all that a run makes; what does not fit is computed again in backward, and with micro_batches 0 there may be more of them. clip_norm, clip_value: of the
+    all that a run makes; what does not fit is computed again in backward, and with micro_batches 0 there may be more of them. offload: some may also
+    wait in the host's memory. clip_norm, clip_value: of the
     true gradients. autocast: float16 or bfloat16, for a function that runs in such a region. context: of a step without optimizer and module.
     """
 
@@ -53,6 +54,7 @@ class Step(Owned):
         schedule: Any = None,
         micro_batches: int = 1,
         memory_budget: int = 0,
+        offload: bool = False,
         clip_norm: float = 0.0,
         clip_value: float = 0.0,
         autocast: Any = None,
@@ -73,6 +75,7 @@ class Step(Owned):
         self._updates, self._several = bool(parts), micro_batches != 1
         array = (ctypes.c_void_p * len(parts))(*[p._live() for p in parts])
         o.micro_batches, o.optimizers, o.n_optimizers, o.memory_budget = micro_batches, array, len(parts), memory_budget
+        o.offload = bool(offload)
         o.module = None if module is None else module._h
         o.scaler = None if scaler is None or not scaler.is_enabled() else scaler._live()
         if schedule is not None:

@@ -120,8 +120,8 @@ class Trainer(Owned):
     limit. scaler: the GradScaler for "f16"; one is made where none is given. log_every: steps between readings of the metrics, each of which waits for the device. precision: "f32", "f16", "bf16". schedule: an optim.Schedule. accumulation: batches that make one update. checkpointing: segments that a
     Sequential is cut into. shrink_on_oom: when memory runs out, the update is done again with smaller micro-batches. offload: tensors of at least so many
     bytes that wait for backward go to the host. compile: updates and evaluation run as compiled steps with the same results (see gt.Step): Python code of the
-    module and the loss runs only when a new shape is traced, and must not read values; not with offload. memory_budget: bytes that weights, optimizer state and
-    all that updates make keep to; compiles. cross_entropy: settings of nn.functional.cross_entropy ("label_smoothing", "ignore_index", "weight").
+    module and the loss runs only when a new shape is traced, and must not read values; not with offload but where there is a memory_budget. memory_budget: bytes that weights, optimizer state and
+    all that updates make keep to; compiles; with offload it may have any tensor wait on the host. cross_entropy: settings of nn.functional.cross_entropy ("label_smoothing", "ignore_index", "weight").
 
     on_step, on_epoch: called with a Progress; a true result stops the training. What they raise is raised by fit, the steps before being done; so is
     KeyboardInterrupt, which stops between two steps and is held back until then.
