@@ -157,6 +157,15 @@ static gt_status forked_copy_many(gt__device *device, const gt__copy_item *list,
     return forked();
 }
 
+static bool forked_can_chain(gt__device *device, const struct gt__chain *chain, bool prepare) {
+    (void)device, (void)chain, (void)prepare;
+    return false;
+}
+static gt_status forked_chain(gt__device *device, const struct gt__chain *chain) {
+    (void)device, (void)chain;
+    return forked();
+}
+
 #define FORKED_KERNEL(id, name, shape, grad, layout, saves, cast) [GT__OP_##id] = forked_kernel,
 static const gt__kernel forked_kernels[GT__OP_COUNT] = {GT__OP_LIST(FORKED_KERNEL)};
 
@@ -204,6 +213,8 @@ static void in_child(void) {
     guarded->graph_destroy = forked_graph_destroy;
     guarded->copy_many = forked_copy_many;
     guarded->move_many = forked_moves;
+    guarded->can_chain = forked_can_chain;
+    guarded->run_chain = forked_chain;
 }
 
 static void register_handler(void) {

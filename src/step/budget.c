@@ -44,6 +44,9 @@ static double seconds_of(const rates *r, const gt__instruction *n) {
         for (int32_t k = 0; k < call->n_in; ++k) half |= call->in[k] && gt__dtype_is_half(call->in[k]->meta.dtype);
         break;
     }
+    case GT__DO_CHAIN:
+        gt__chain_cost(n->chain, &cost);
+        break;
     case GT__DO_UPDATE:
         gt__update_cost(&n->update.rule, n->update.list, n->update.count, n->update.control != NULL, &cost);
         break;
