@@ -8,7 +8,7 @@
 
 enum { REGISTER_BYTES = 4096, REGISTERS = 12, VALUES = GT__CHAIN_INPUTS + GT__CHAIN_NODES, NOWHERE = -1 };
 
-/* A value is an input, or GT__CHAIN_INPUTS + a node. It is f64, or f32 for all other dtypes. */
+/* A value is an input, or (the number of inputs) + a node. It is f64, or f32 for all other dtypes. */
 typedef struct recipe {
     const gt__chain *chain;
     int64_t block;         /* elements: as many as fit into a register; a multiple of GT__CHUNK */
@@ -22,11 +22,13 @@ typedef struct recipe {
     const gt__map_functions *functions[GT__CHAIN_NODES];
 } recipe;
 
-static int32_t value_of(gt__chain_operand o) { return o < 0 ? ~o : GT__CHAIN_INPUTS + o; }
-static bool is_input(int32_t value) { return value < GT__CHAIN_INPUTS; }
+static int32_t value_of(const gt__chain *c, gt__chain_operand o) { return o < 0 ? ~o : c->n_inputs + o; }
+static int32_t value_of_output(const gt__chain *c, int32_t k) { return c->n_inputs + c->outputs[k].node; }
+static bool is_input(const gt__chain *c, int32_t value) { return value < c->n_inputs; }
+static const gt__chain_node *node_of(const gt__chain *c, int32_t value) { return &c->nodes[value - c->n_inputs]; }
 
 static gt_dtype dtype_of(const gt__chain *c, int32_t value) {
-    return is_input(value) ? c->inputs[value].dtype : c->nodes[value - GT__CHAIN_INPUTS].dtype;
+    return is_input(c, value) ? c->inputs[value].dtype : node_of(c, value)->dtype;
 }
 
 /* --- the recipe ---------------------------------------------------------------------------------------------------------------------------- */
@@ -56,8 +58,8 @@ static void add_step(recipe *r, int32_t value) { r->steps[r->n_steps++] = value;
 
 /* *value: the operand's, which is made before if that takes a step. */
 static void use_operand(recipe *r, gt__chain_operand o, bool *loaded) {
-    int32_t value = value_of(o);
-    if (!is_input(value) || loaded[value]) return;
+    int32_t value = value_of(r->chain, o);
+    if (!is_input(r->chain, value) || loaded[value]) return;
     loaded[value] = true;
     bool once = r->chain->inputs[value].size == 1; /* is there from the beginning */
     if (!once && !reads_in_place(r->chain, value)) {
@@ -76,7 +78,7 @@ static int64_t cost_of(const recipe *r, int32_t k) {
 static void find_steps(recipe *r, bool placed) {
     const gt__chain *c = r->chain;
     bool loaded[GT__CHAIN_INPUTS] = {false}, free_outputs = placed;
-    for (int32_t v = 0; v < VALUES; v++) {
+    for (int32_t v = 0; v < c->n_inputs + c->n_nodes; v++) {
         r->same[v] = v;
         r->reg[v] = r->direct[v] = NOWHERE;
         r->last[v] = -1;
@@ -85,16 +87,16 @@ static void find_steps(recipe *r, bool placed) {
         if (c->outputs[k].data == NULL) continue;
         bool direct = placed && !overwrites_input(c, &c->outputs[k]);
         free_outputs = free_outputs && direct;
-        if (direct) r->direct[GT__CHAIN_INPUTS + c->outputs[k].node] = k;
+        if (direct) r->direct[value_of_output(c, k)] = k;
     }
     for (int32_t k = 0; k < c->n_nodes; k++) {
         const gt__chain_node *node = &c->nodes[k];
-        int32_t value = GT__CHAIN_INPUTS + k;
+        int32_t value = c->n_inputs + k;
         r->functions[k] = gt__cpu_map_functions(node->op);
         use_operand(r, node->a, loaded);
         if (gt__chain_operands(node->op) == 2) use_operand(r, node->b, loaded);
         if (free_outputs && keeps_value(c, node)) {
-            r->same[value] = r->same[value_of(node->a)];
+            r->same[value] = r->same[value_of(c, node->a)];
             r->direct[value] = NOWHERE;
         } else {
             add_step(r, value);
@@ -107,16 +109,16 @@ static void find_last(recipe *r) {
     const gt__chain *c = r->chain;
     for (int32_t s = 0; s < r->n_steps; s++) {
         int32_t value = r->steps[s];
-        if (is_input(value)) continue;
-        const gt__chain_node *node = &c->nodes[value - GT__CHAIN_INPUTS];
-        r->last[r->same[value_of(node->a)]] = s;
-        if (gt__chain_operands(node->op) == 2) r->last[r->same[value_of(node->b)]] = s;
+        if (is_input(c, value)) continue;
+        const gt__chain_node *node = node_of(c, value);
+        r->last[r->same[value_of(c, node->a)]] = s;
+        if (gt__chain_operands(node->op) == 2) r->last[r->same[value_of(c, node->b)]] = s;
     }
     for (int32_t k = 0; k < c->n_outputs; k++) {
-        int32_t value = GT__CHAIN_INPUTS + c->outputs[k].node;
+        int32_t value = value_of_output(c, k);
         if (c->outputs[k].data && r->direct[value] == NOWHERE) r->last[r->same[value]] = r->n_steps;
     }
-    if (c->sum.data) r->last[r->same[GT__CHAIN_INPUTS + c->sum.node]] = r->n_steps;
+    if (c->sum.data) r->last[r->same[c->n_inputs + c->sum.node]] = r->n_steps;
 }
 
 static bool take_register(uint32_t *taken, int32_t *reg) {
@@ -134,8 +136,9 @@ static void give_register(const recipe *r, uint32_t *taken, int32_t value, int32
 }
 
 static void give_operands(const recipe *r, uint32_t *taken, const gt__chain_node *node, int32_t step) {
-    give_register(r, taken, r->same[value_of(node->a)], step);
-    if (gt__chain_operands(node->op) == 2) give_register(r, taken, r->same[value_of(node->b)], step);
+    const gt__chain *c = r->chain;
+    give_register(r, taken, r->same[value_of(c, node->a)], step);
+    if (gt__chain_operands(node->op) == 2) give_register(r, taken, r->same[value_of(c, node->b)], step);
 }
 
 /* False: there are not enough. */
@@ -149,7 +152,7 @@ static bool find_registers(recipe *r) {
     }
     for (int32_t s = 0; s < r->n_steps; s++) {
         int32_t value = r->steps[s];
-        const gt__chain_node *node = is_input(value) ? NULL : &c->nodes[value - GT__CHAIN_INPUTS];
+        const gt__chain_node *node = is_input(c, value) ? NULL : node_of(c, value);
         bool in_output = r->direct[value] != NOWHERE && !gt__dtype_is_half(dtype_of(c, value));
         bool over = node && !gt__chain_rounds_only(node->op); /* a result may take an operand's place, but not in another type */
         if (over) give_operands(r, &taken, node, s);
@@ -162,7 +165,8 @@ static bool find_registers(recipe *r) {
 
 static bool make_recipe(recipe *r, const gt__chain *chain, bool placed) {
     bool wide = false;
-    *r = (recipe){.chain = chain};
+    r->chain = chain;
+    r->cost = r->n_steps = 0;
     for (int32_t k = 0; k < chain->n_inputs; k++) wide |= chain->inputs[k].dtype == GT_DTYPE_F64;
     for (int32_t k = 0; k < chain->n_nodes; k++) wide |= chain->nodes[k].dtype == GT_DTYPE_F64;
     r->block = REGISTER_BYTES / (wide ? (int64_t)sizeof(double) : (int64_t)sizeof(float));
@@ -213,7 +217,7 @@ static void load_repeated(void *to, const gt__chain_input *in, int64_t begin, in
 static void worker_begin(worker *w, const recipe *r) {
     const gt__chain *c = r->chain;
     w->r = r;
-    for (int32_t v = 0; v < VALUES; v++) w->at[v] = r->reg[v] == NOWHERE ? NULL : (void *)w->registers[r->reg[v]];
+    for (int32_t v = 0; v < c->n_inputs + c->n_nodes; v++) w->at[v] = r->reg[v] == NOWHERE ? NULL : (void *)w->registers[r->reg[v]];
     for (int32_t k = 0; k < c->n_inputs; k++) {
         gt__chain_input once = c->inputs[k];
         once.inner = r->block;
@@ -252,10 +256,10 @@ static void round_only(worker *w, int32_t value, const void *a, gt_dtype from, i
 static void do_node(worker *w, int32_t value, int64_t begin, int64_t n) {
     const recipe *r = w->r;
     const gt__chain *c = r->chain;
-    const gt__chain_node *node = &c->nodes[value - GT__CHAIN_INPUTS];
-    const gt__map_functions *f = r->functions[value - GT__CHAIN_INPUTS];
-    const void *a = w->at[r->same[value_of(node->a)]];
-    const void *b = gt__chain_operands(node->op) == 2 ? w->at[r->same[value_of(node->b)]] : NULL;
+    const gt__chain_node *node = node_of(c, value);
+    const gt__map_functions *f = r->functions[value - c->n_inputs];
+    const void *a = w->at[r->same[value_of(c, node->a)]];
+    const void *b = gt__chain_operands(node->op) == 2 ? w->at[r->same[value_of(c, node->b)]] : NULL;
     void *y = w->at[value];
     if (f == NULL && node->op != GT__OP_DROPOUT) {
         round_only(w, value, a, gt__chain_dtype(c, node->a), begin, n);
@@ -275,7 +279,7 @@ static void store_rest(worker *w, int64_t begin, int64_t n) {
     const recipe *r = w->r;
     const gt__chain *c = r->chain;
     for (int32_t k = 0; k < c->n_outputs; k++) {
-        int32_t value = GT__CHAIN_INPUTS + c->outputs[k].node;
+        int32_t value = value_of_output(c, k);
         gt_dtype dtype = dtype_of(c, value);
         if (c->outputs[k].data == NULL || r->direct[value] != NOWHERE) continue;
         void *to = gt__cpu_at_mut(c->outputs[k].data, dtype, begin);
@@ -297,18 +301,18 @@ static const void *make_block(worker *w, int64_t begin, int64_t n) {
             memcpy(&w->at[k], &from, sizeof from);
         }
     for (int32_t k = 0; k < c->n_outputs; k++) {
-        int32_t value = GT__CHAIN_INPUTS + c->outputs[k].node;
+        int32_t value = value_of_output(c, k);
         if (r->direct[value] == k && r->reg[value] == NOWHERE) w->at[value] = gt__cpu_at_mut(c->outputs[k].data, dtype_of(c, value), begin);
     }
     for (int32_t s = 0; s < r->n_steps; s++) {
         int32_t value = r->steps[s];
-        if (is_input(value))
+        if (is_input(c, value))
             load_repeated(w->at[value], &c->inputs[value], begin, n);
         else
             do_node(w, value, begin, n);
     }
     store_rest(w, begin, n);
-    return c->sum.data ? w->at[r->same[GT__CHAIN_INPUTS + c->sum.node]] : NULL;
+    return c->sum.data ? w->at[r->same[c->n_inputs + c->sum.node]] : NULL;
 }
 
 static void blocks_range(void *argument, int64_t begin, int64_t end) {

@@ -5,6 +5,8 @@
 #include "core/chain.h"
 #include "hand_made.h"
 
+#include <math.h>
+
 enum { PROGRAM_INPUTS = 4, PROGRAM_RESULTS = 40, PROGRAM_CALLS = 30 };
 
 typedef struct random_program {
@@ -12,8 +14,8 @@ typedef struct random_program {
     gt_context *ctx;
     uint64_t state;
     int64_t rows, columns;
-    gt_dtype dtype;             /* of most values */
-    operand values[64];         /* there now, and their last name in the program */
+    gt_dtype dtype;     /* of most values */
+    operand values[64]; /* there now, and their last name in the program */
     int32_t n_values;
     void *results[PROGRAM_RESULTS]; /* memory outside, as large as it must be; the caller's */
     size_t result_bytes[PROGRAM_RESULTS];
@@ -60,8 +62,7 @@ static inline operand *some_value(random_program *r, gt_dtype dtype) {
 
 static const gt__op_id random_binary[] = {
 #define ID(id, name) GT__OP_##id,
-    GT__CHAIN_BINARY_LIST(ID)
-};
+    GT__CHAIN_BINARY_LIST(ID)};
 static const gt__op_id random_unary[] = {GT__CHAIN_UNARY_LIST(ID)
 #undef ID
 };
@@ -70,7 +71,8 @@ static inline gt__call *value_call(random_program *r, gt__op_id op, const operan
     const operand *in[2] = {a, b};
     gt__call *call = add_call(&r->program, r->ctx, op, &y, 1, in, b ? 2 : 1);
     r->program.list[r->program.count - 1].phase = GT__PHASE_FORWARD;
-    if (op == GT__OP_ADD_SCALAR || op == GT__OP_MUL_SCALAR || op == GT__OP_POW_SCALAR) call->attr.scalar.value = 0.5 + random_below(r, 4) / 4.0;
+    if (op == GT__OP_ADD_SCALAR || op == GT__OP_MUL_SCALAR || op == GT__OP_POW_SCALAR)
+        call->attr.scalar.value = 0.5 + random_below(r, 4) / 4.0;
     return call;
 }
 
@@ -112,6 +114,21 @@ static inline void random_call(random_program *r) {
         operand *place = &r->values[1 + random_below(r, (uint32_t)r->n_values - 1)];
         operand over = *place, b = *some_value(r, over.meta.dtype);
         if (b.meta.dtype == over.meta.dtype) (void)value_call(r, GT__OP_MUL, &over, &over, &b);
+        return;
+    }
+    if (kind == 6) { /* no chain's business: it stays where it is */
+        operand y = new_value(r, dtype);
+        device_copy(&r->program, &y, &a);
+        r->program.list[r->program.count - 1].phase = GT__PHASE_FORWARD;
+        r->values[r->n_values++] = y;
+        return;
+    }
+    if (kind == 7 && r->n_values > 1 && r->rows > 1) { /* into the upper half of another */
+        operand *place = &r->values[1 + random_below(r, (uint32_t)r->n_values - 1)];
+        operand b = *some_value(r, place->meta.dtype);
+        if (b.meta.dtype != place->meta.dtype || b.data == place->data) return;
+        operand half = part(place, 0, r->rows / 2 * r->columns), from = part(&b, 0, half.meta.numel);
+        (void)value_call(r, GT__OP_NEG, &half, &from, NULL);
         return;
     }
     bool cast = kind == 3 || kind == 4;
