@@ -106,11 +106,11 @@ TEST(unit, chains_keep_nan_infinities_and_signed_zeros) {
 typedef struct made {
     gt_context *ctx;
     gt__program p;
-    float numbers[3][4000];
+    float numbers[3][4096];
     operand x, y, z;
 } made;
 
-enum { COUNT = 4000 };
+enum { COUNT = 4096 };
 
 static void make(test_case *t, made *m) {
     memset(m, 0, sizeof *m);
@@ -238,6 +238,19 @@ TEST(unit, chains_do_not_keep_much_alive_for_the_sake_of_a_pass) {
     device_copy(&m.p, &m.y, &e);
     chains_leave(&m, 0, 6);
     CHECK(m.numbers[1][5] == 3 * m.numbers[0][5]);
+}
+
+TEST(unit, chains_leave_two_calls_on_few_elements_alone) {
+    static made m;
+    for (int more = 0; more < 2; ++more) {
+        make(t, &m);
+        operand a = buffer(&m.p, 100), b = buffer(&m.p, 100), x = part(&m.x, 0, 100), y = part(&m.y, 0, 100);
+        unary(&m.p, m.ctx, GT__OP_NEG, &a, &x);
+        if (more) unary(&m.p, m.ctx, GT__OP_NEG, &b, &a);
+        unary(&m.p, m.ctx, GT__OP_ABS, &y, more ? &b : &a);
+        chains_leave(&m, more, more ? 1 : 2);
+        CHECK(m.numbers[1][1] == fabsf(m.numbers[0][1]));
+    }
 }
 
 TEST(unit, chains_leave_empty_tensors_alone) {
