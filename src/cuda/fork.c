@@ -1,5 +1,6 @@
 /* A CUDA context does not survive a fork, and a call on it in the child may hang or bring the process down. So the child's copy of the backend
  * table is replaced, in the fork itself, by functions that fail at once and touch nothing. The parent pays nothing for it. */
+#include "cuda/chain_kernels.h"
 #include "cuda/device.h"
 
 #include <pthread.h>
@@ -27,6 +28,7 @@ static void forked_close(gt__device *device) {
     gt__cuda_device *cuda = gt__cuda(device);
     gt__plan_cache_clear(&cuda->gemm_plans, true);
     gt__plan_cache_clear(&cuda->conv_plans, true);
+    gt__chain_kernels_clear(cuda, NULL);
     gt__free(cuda);
 }
 static int32_t forked_enter(gt__device *device) {

@@ -817,6 +817,8 @@ class gt_step_options(Structure):
         ("n_optimizers", c_int32),
         ("autocast", gt_dtype),
         ("memory_budget", c_uint64),
+        ("fuse_elementwise", c_int32),
+        ("padding", c_int32),
     ]
 
 
