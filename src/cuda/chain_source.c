@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
+_Static_assert(GT__CHAIN_INPUTS == 10 && GT__CHAIN_OUTPUTS == 8 && GT__CHAIN_NODES == 24, "as in chain_prelude.cuh");
+
 /* --- text ------------------------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct writer {

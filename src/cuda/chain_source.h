@@ -6,6 +6,8 @@
 
 #include "core/chain.h"
 
+GT_EXTERN_C_BEGIN
+
 /* As Arguments of chain_prelude.cuh. */
 typedef struct gt__chain_arguments {
     const void *in[GT__CHAIN_INPUTS];
@@ -22,7 +24,6 @@ typedef struct gt__chain_arguments {
     int vector;
     int padding;
 } gt__chain_arguments;
-_Static_assert(GT__CHAIN_INPUTS == 10 && GT__CHAIN_OUTPUTS == 8 && GT__CHAIN_NODES == 24, "as in chain_prelude.cuh");
 
 #define GT__CHAIN_BLOCK 256
 
@@ -47,4 +48,5 @@ typedef struct gt__chain_launch {
 void gt__chain_prepare(const gt__chain *chain, int32_t multiprocessors, int64_t most, gt__chain_arguments *arguments,
                        gt__chain_launch *launch, gt__chain_launch *sum_launch, size_t *partial_bytes);
 
+GT_EXTERN_C_END
 #endif

@@ -1,5 +1,7 @@
 /* The kernels that chain_source.c writes, emulated on the host: no GPU is needed. What they compute is what the CPU computes, within the rounding of functions that the two have of
  * their own. */
+#include <math.h> /* before emulate.h, which makes the compiler look like nvcc */
+
 #include "cuda/emulate.h"
 
 #include "cuda/chain_prelude.cuh"
@@ -7,7 +9,6 @@
 #include "cuda/chain_source.h"
 #include "harness/test.h"
 
-#include <cmath>
 #include <cstddef>
 
 #include "generated_chains.inc"
@@ -110,7 +111,7 @@ void compare(int number, const gt__chain &c, const void *got, const std::vector<
     char text[GT__CHAIN_TEXT];
     for (int64_t i = 0; i < count; i++) {
         const double x = value_of(got, dtype, static_cast<size_t>(i)), y = value_of(want.data(), dtype, static_cast<size_t>(i));
-        if (x == y || (std::isnan(x) && std::isnan(y)) || std::fabs(x - y) <= relative * (1 + std::fabs(y))) continue;
+        if (x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= relative * (1 + fabs(y))) continue;
         FAIL("sample %d, %s in %s: %s, element %d is %.9g, on the CPU %.9g", number, gt__chain_text(&c, text, sizeof text),
              gt_dtype_name(dtype), what, static_cast<int>(i), x, y);
     }
