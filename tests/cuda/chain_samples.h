@@ -106,7 +106,8 @@ static inline bool sample_chain(int k, gt__chain *c, const chain_memory *m) {
         sample_all_ops(c, m, dtype, k % EACH, 1003);
         break;
     case 4:
-        sample_mixed(c, m, dtype, 7, 19);
+        sample_mixed(c, m, dtype, 7, 19); /* element by element */
+        sample_sum(c, m, c->n_nodes - 1, 7, 0, 0, dtype);
         break;
     case 5:
         sample_mixed(c, m, dtype, 16, 64);

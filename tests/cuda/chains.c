@@ -138,6 +138,23 @@ TEST(unit, chain_launches_cover_all_elements) {
     }
 }
 
+TEST(unit, chain_launches_take_packs_where_all_is_aligned) {
+    chain_memory m = addresses();
+    gt__chain c;
+    gt__chain_arguments a;
+    gt__chain_launch l, s;
+    size_t bytes;
+    for (int odd = 0; odd < 4; odd++) {
+        m = addresses();
+        if (odd == 1) m.in[0] = (char *)m.in[0] + 4;
+        if (odd == 2) m.out[1] = (char *)m.out[1] + 8;
+        if (odd == 3) m.in[3] = (char *)m.in[3] + 4; /* one element, repeated */
+        sample_mixed(&c, &m, GT_DTYPE_F32, 10, 100);
+        gt__chain_prepare(&c, 132, 1024, &a, &l, &s, &bytes);
+        CHECK_EQ_INT(a.vector, odd == 0 || odd == 3);
+    }
+}
+
 TEST(unit, chain_kernels_are_bounded) {
     gt__cuda_device cuda = {.chains = NULL};
     for (int i = 0; i < GT__CHAIN_KERNELS + 3; i++) {

@@ -102,6 +102,53 @@ TEST(unit, chains_keep_nan_infinities_and_signed_zeros) {
     compare_many(t, GT_DTYPE_F16, true);
 }
 
+/* Sums whose rounding depends on their order: large numbers that cancel out, and small ones between them. */
+static void compare_sums(gt_context *ctx, gt_dtype dtype, int64_t rows, int64_t columns) {
+    const int64_t n = rows * columns, shape[2] = {rows, columns};
+    const size_t size = gt_dtype_size(dtype);
+    void *x = malloc((size_t)n * size), *results[2];
+    for (int64_t i = 0; i < n; ++i) {
+        uint32_t random = (uint32_t)i * 2654435761u >> 7;
+        double value = random % 3 == 0 ? 1e30 : random % 3 == 1 ? -1e30 : (double)(random % 1000) / 7;
+        if (dtype == GT_DTYPE_F64)
+            ((double *)x)[i] = value;
+        else
+            ((float *)x)[i] = (float)value;
+    }
+    for (uint32_t mask = 1; mask <= 3; ++mask) {
+        const int64_t kept[2] = {mask & 1 ? 1 : rows, mask & 2 ? 1 : columns};
+        for (int fused = 0; fused < 2; ++fused) {
+            random_program r = {.ctx = ctx, .rows = rows, .columns = columns, .dtype = dtype};
+            operand in = operand_of(x, dtype, 2, shape), a = new_value(&r, dtype), b = new_value(&r, dtype),
+                    y = new_result(&r, dtype, 2, kept);
+            (void)value_call(&r, GT__OP_NEG, &a, &in, NULL);
+            (void)value_call(&r, GT__OP_NEG, &b, &a, NULL);
+            value_call(&r, GT__OP_SUM, &y, &b, NULL)->attr.reduce.mask = mask;
+            if (fused) CHECK_OK(gt__pass_chains(&r.program, ctx->device));
+            if (fused) CHECK_EQ_INT(r.program.count, 1);
+            run_by_hand(ctx, &r.program, NULL);
+            results[fused] = r.results[0];
+            gt__program_free(&r.program);
+        }
+        if (memcmp(results[0], results[1], (size_t)(kept[0] * kept[1]) * size) != 0)
+            FAIL("%s[%d,%d] over %d: other bits in a chain", gt_dtype_name(dtype), (int)rows, (int)columns, (int)mask);
+        free(results[0]);
+        free(results[1]);
+    }
+    free(x);
+}
+
+TEST(unit, chains_sum_in_the_kernels_order) {
+    static const int64_t sizes[][2] = {{1, 100}, {30, 50}, {5, 4099}, {4099, 5}, {300, 700}, {3, 100001}, {100001, 3}};
+    for (int32_t threads = 1; threads <= 4; threads += 3) {
+        gt_context *ctx = context_of(t, threads);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; ++s) {
+            compare_sums(ctx, GT_DTYPE_F32, sizes[s][0], sizes[s][1]);
+            compare_sums(ctx, GT_DTYPE_F64, sizes[s][0], sizes[s][1]);
+        }
+    }
+}
+
 /* One fixture for the short ones: x, y, z are memory outside. */
 typedef struct made {
     gt_context *ctx;
@@ -226,6 +273,23 @@ TEST(unit, chains_write_over_an_input_that_is_not_needed_any_more) {
     gt__program_free(&m.p);
 }
 
+/* What is only passed on is read before anything is written over it. */
+TEST(unit, chains_swap_two_tensors) {
+    gt_context *ctx = test_context(t);
+    static float a[5000], b[5000];
+    for (int i = 0; i < 5000; ++i) a[i] = (float)i, b[i] = -(float)i;
+    gt__chain c = {.n = 5000, .n_inputs = 2, .n_nodes = 2, .n_outputs = 2};
+    c.inputs[0] = (gt__chain_input){.data = a, .inner = 1, .size = 5000, .dtype = GT_DTYPE_F32};
+    c.inputs[1] = (gt__chain_input){.data = b, .inner = 1, .size = 5000, .dtype = GT_DTYPE_F32};
+    c.nodes[0] = (gt__chain_node){.op = GT__OP_COPY, .dtype = GT_DTYPE_F32, .a = ~0};
+    c.nodes[1] = (gt__chain_node){.op = GT__OP_COPY, .dtype = GT_DTYPE_F32, .a = ~1};
+    c.outputs[0] = (gt__chain_output){.data = b, .node = 0};
+    c.outputs[1] = (gt__chain_output){.data = a, .node = 1};
+    CHECK(ctx->backend->can_chain(ctx->device, &c, false));
+    CHECK_OK(ctx->backend->run_chain(ctx->device, &c));
+    for (int i = 0; i < 5000; ++i) CHECK(a[i] == -(float)i && b[i] == (float)i);
+}
+
 TEST(unit, chains_do_not_keep_much_alive_for_the_sake_of_a_pass) {
     static made m;
     make(t, &m);
@@ -295,6 +359,75 @@ TEST(unit, chains_are_computed_again_without_what_was_kept) {
     CHECK(m.numbers[1][1] == m.numbers[0][1] * m.numbers[0][1]);
     gt__program_free(&m.p);
 }
+
+/* --- the device's own kernels --------------------------------------------------------------------------------------------------------------- */
+
+static gt_tensor *numbers_on(gt_context *ctx, gt_dtype dtype, int64_t n, int shift) {
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; ++i)
+        x[i] = i % 97 == 96 ? NAN : i % 89 == 88 ? INFINITY : (float)((i * 7 + shift * 13 + i / 11) % 101 - 50) / 16;
+    gt_tensor *t = CHECK_TENSOR(gt_cast(CHECK_TENSOR(gt_tensor_from_data(ctx, GT_DTYPE_F32, 1, &n, x, (size_t)n * sizeof *x)), dtype));
+    free(x);
+    return t;
+}
+
+/* To the bit on the CPU; elsewhere a compiler may contract an op's own products and sums in another way. */
+static void same_numbers(test_case *t, gt_tensor *got, gt_tensor *want, const char *what) {
+    const gt_dtype dtype = gt_tensor_dtype(got);
+    const int64_t n = gt_tensor_numel(got);
+    const double close = dtype == GT_DTYPE_F64 ? 1e-14 : dtype == GT_DTYPE_F32 ? 1e-6 : dtype == GT_DTYPE_F16 ? 1e-3 : 8e-3;
+    double *a = malloc((size_t)n * sizeof *a), *b = malloc((size_t)n * sizeof *b);
+    CHECK_OK(gt_tensor_read(CHECK_TENSOR(gt_cast(got, GT_DTYPE_F64)), a, (size_t)n * sizeof *a));
+    CHECK_OK(gt_tensor_read(CHECK_TENSOR(gt_cast(want, GT_DTYPE_F64)), b, (size_t)n * sizeof *b));
+    for (int64_t i = 0; i < n; ++i) {
+        bool near = test_device(t) != GT_DEVICE_CPU && fabs(a[i] - b[i]) <= close * (1 + fabs(b[i]));
+        if (!(a[i] == b[i] || (isnan(a[i]) && isnan(b[i])) || near))
+            FAIL("%s in %s, element %d: %.17g, the kernel %.17g", what, gt_dtype_name(dtype), (int)i, a[i], b[i]);
+    }
+    free(a);
+    free(b);
+}
+
+static gt_tensor *one_op(gt__op_id op, gt_tensor *a, gt_tensor *b) {
+    const gt__attrs attr = {.scalar = {1.75}};
+    gt_tensor *const in[2] = {a, b};
+    return CHECK_TENSOR(gt__op(op, in, gt__chain_operands(op), &attr));
+}
+
+/* Each op after a sum of its operands, which stays inside, and the mean of its results. */
+static void compare_op(test_case *t, gt_context *ctx, gt_dtype dtype, gt__op_id op, int64_t n) {
+    CHECK_OK(gt_scope_begin(ctx));
+    gt_tensor *a = numbers_on(ctx, dtype, n, 1), *b = numbers_on(ctx, dtype, n, 2), *sum = one_op(GT__OP_MUL, a, b);
+    gt_tensor *want = one_op(op, sum, b), *got = CHECK_TENSOR(gt_neg(want)), *mean = CHECK_TENSOR(gt_mean(want, NULL, 0, 0)),
+              *got_mean = CHECK_TENSOR(gt_neg(mean));
+    gt__chain c = {.n = n, .n_inputs = 2, .n_nodes = 2, .n_outputs = 1};
+    c.inputs[0] = (gt__chain_input){.data = a->data, .inner = 1, .size = n, .dtype = dtype};
+    c.inputs[1] = (gt__chain_input){.data = b->data, .inner = 1, .size = n, .dtype = dtype};
+    c.nodes[0] = (gt__chain_node){.op = GT__OP_MUL, .dtype = dtype, .a = ~0, .b = ~1};
+    c.nodes[1] = (gt__chain_node){.op = op, .dtype = dtype, .a = 0, .b = ~1, .value = 1.75};
+    c.outputs[0] = (gt__chain_output){.data = got->data, .node = 1};
+    c.sum = (gt__chain_sum){.data = got_mean->data, .kept = 1, .reduced = n, .dtype = dtype, .node = 1, .mean = 1};
+    const gt__backend *backend = ctx->backend;
+    int32_t previous = gt__enter(ctx);
+    if (!backend->can_chain(ctx->device, &c, true)) SKIP("the device makes no chains: is there a libnvrtc?");
+    CHECK_OK(backend->run_chain(ctx->device, &c));
+    gt__leave(ctx, previous);
+    same_numbers(t, got, want, gt__op_table[op].name);
+    same_numbers(t, got_mean, mean, "the mean");
+    CHECK_OK(gt_scope_end(ctx));
+}
+
+static void compare_ops(test_case *t, gt_dtype dtype) {
+    gt_context *ctx = test_context(t);
+    for (size_t k = 0; k < sizeof random_binary / sizeof *random_binary; ++k) compare_op(t, ctx, dtype, random_binary[k], 5003);
+    for (size_t k = 0; k < sizeof random_unary / sizeof *random_unary; ++k) compare_op(t, ctx, dtype, random_unary[k], 5003);
+    compare_op(t, ctx, dtype, GT__OP_ADD, 3);
+}
+
+TEST_DEVICES(parity, chains_compute_what_kernels_do_in_f32) { compare_ops(t, GT_DTYPE_F32); }
+TEST_DEVICES(parity, chains_compute_what_kernels_do_in_f16) { compare_ops(t, GT_DTYPE_F16); }
+TEST_DEVICES(parity, chains_compute_what_kernels_do_in_bf16) { compare_ops(t, GT_DTYPE_BF16); }
+TEST_DEVICES(parity, chains_compute_what_kernels_do_in_f64) { compare_ops(t, GT_DTYPE_F64); }
 
 /* --- steps --------------------------------------------------------------------------------------------------------------------------------- */
 
