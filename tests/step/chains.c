@@ -51,7 +51,7 @@ static void compare_programs(gt_context *ctx, uint64_t seed, int64_t rows, int64
                    fused = random_program_make(ctx, seed, rows, columns, dtype, odd);
     gt_dtype dtypes[PROGRAM_RESULTS] = {0};
     find_dtypes(&plain, dtypes);
-    CHECK_OK(gt__pass_chains(&fused.program, ctx->device));
+    CHECK_OK(gt__pass_chains(&fused.program, device_that_chains(ctx)));
     CHECK_OK(gt__pass_inplace(&fused.program));
     CHECK_OK(gt__pass_order(&fused.program));
     CHECK_OK(gt__pass_inplace(&fused.program));
@@ -124,7 +124,7 @@ static void compare_sums(gt_context *ctx, gt_dtype dtype, int64_t rows, int64_t 
             (void)value_call(&r, GT__OP_NEG, &a, &in, NULL);
             (void)value_call(&r, GT__OP_NEG, &b, &a, NULL);
             value_call(&r, GT__OP_SUM, &y, &b, NULL)->attr.reduce.mask = mask;
-            if (fused) CHECK_OK(gt__pass_chains(&r.program, ctx->device));
+            if (fused) CHECK_OK(gt__pass_chains(&r.program, device_that_chains(ctx)));
             if (fused) CHECK_EQ_INT(r.program.count, 1);
             run_by_hand(ctx, &r.program, NULL);
             results[fused] = r.results[0];
@@ -169,7 +169,7 @@ static void make(test_case *t, made *m) {
 }
 
 static void chains_leave(made *m, int32_t chains, int32_t instructions) {
-    CHECK_OK(gt__pass_chains(&m->p, m->ctx->device));
+    CHECK_OK(gt__pass_chains(&m->p, device_that_chains(m->ctx)));
     CHECK_EQ_INT(count_chains(&m->p), chains);
     CHECK_EQ_INT(m->p.count, instructions);
     run_by_hand(m->ctx, &m->p, NULL);
@@ -184,7 +184,7 @@ TEST(unit, chains_keep_what_nobody_else_reads_out_of_memory) {
     unary(&m.p, m.ctx, GT__OP_ABS, &b, &a);
     binary(&m.p, m.ctx, GT__OP_ADD, &c, &a, &b);
     device_copy(&m.p, &m.y, &c);
-    CHECK_OK(gt__pass_chains(&m.p, m.ctx->device));
+    CHECK_OK(gt__pass_chains(&m.p, device_that_chains(m.ctx)));
     CHECK_EQ_INT(m.p.count, 2);
     const gt__chain *chain = m.p.list[0].chain;
     CHECK_EQ_INT(chain->n_outputs, 1);
@@ -265,7 +265,7 @@ TEST(unit, chains_write_over_an_input_that_is_not_needed_any_more) {
     unary(&m.p, m.ctx, GT__OP_NEG, &c, &b);
     device_copy(&m.p, &m.y, &b);
     device_copy(&m.p, &m.z, &c);
-    CHECK_OK(gt__pass_chains(&m.p, m.ctx->device));
+    CHECK_OK(gt__pass_chains(&m.p, device_that_chains(m.ctx)));
     CHECK_OK(gt__pass_inplace(&m.p));
     CHECK_EQ_INT(count_chains(&m.p), 1);
     size_t *offsets;
@@ -307,17 +307,31 @@ TEST(unit, chains_do_not_keep_much_alive_for_the_sake_of_a_pass) {
     CHECK(m.numbers[1][5] == 3 * m.numbers[0][5]);
 }
 
-TEST(unit, chains_leave_two_calls_on_few_elements_alone) {
-    static made m;
-    for (int more = 0; more < 2; ++more) {
-        make(t, &m);
-        operand a = buffer(&m.p, 100), b = buffer(&m.p, 100), x = part(&m.x, 0, 100), y = part(&m.y, 0, 100);
-        unary(&m.p, m.ctx, GT__OP_NEG, &a, &x);
-        if (more) unary(&m.p, m.ctx, GT__OP_NEG, &b, &a);
-        unary(&m.p, m.ctx, GT__OP_ABS, &y, more ? &b : &a);
-        chains_leave(&m, more, more ? 1 : 2);
-        CHECK(m.numbers[1][1] == fabsf(m.numbers[0][1]));
+/* On the CPU as it is. */
+static void worth_it(made *m, gt_dtype dtype, int64_t n, int calls, bool yes) {
+    static float x[5000];
+    const void *before = x;
+    for (int k = 0; k < calls; ++k) {
+        int32_t b = add_buffer(&m->p, (size_t)n * gt_dtype_size(dtype));
+        operand from = operand_of((void *)(uintptr_t)before, dtype, 1, &n),
+                to = operand_of((void *)(uintptr_t)m->p.buffers[b].address, dtype, 1, &n);
+        unary(&m->p, m->ctx, GT__OP_NEG, &to, &from);
+        before = to.data;
     }
+    CHECK_OK(gt__pass_chains(&m->p, m->ctx->device));
+    if (count_chains(&m->p) != yes) FAIL("%d calls on %d elements of %s", calls, (int)n, gt_dtype_name(dtype));
+    gt__program_free(&m->p);
+}
+
+TEST(unit, chains_on_the_cpu_leave_two_calls_alone_where_they_are_as_fast) {
+    static made m;
+    make(t, &m);
+    worth_it(&m, GT_DTYPE_F32, 100, 2, false);
+    worth_it(&m, GT_DTYPE_F32, 1000000, 2, false);
+    worth_it(&m, GT_DTYPE_F32, 5000000, 2, true);
+    worth_it(&m, GT_DTYPE_F16, 100, 2, false);
+    worth_it(&m, GT_DTYPE_F16, 5000, 2, true);
+    worth_it(&m, GT_DTYPE_F32, 100, 3, true);
 }
 
 TEST(unit, chains_leave_empty_tensors_alone) {
@@ -347,7 +361,7 @@ TEST(unit, chains_are_computed_again_without_what_was_kept) {
     device_copy(&m.p, &m.y, &c);
     device_copy(&m.p, &m.z, &a);
     for (int32_t i = 0; i < m.p.count; ++i) m.p.list[i].phase = i < 3 ? GT__PHASE_FORWARD : GT__PHASE_BACKWARD;
-    CHECK_OK(gt__pass_chains(&m.p, m.ctx->device));
+    CHECK_OK(gt__pass_chains(&m.p, device_that_chains(m.ctx)));
     CHECK_EQ_INT(m.p.list[0].chain->n_outputs, 2);
     bool keep[3] = {false, true, true};
     CHECK_OK(gt__pass_recompute(&m.p, keep));
