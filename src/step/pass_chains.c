@@ -376,6 +376,10 @@ static gt_status add_item(const work *w, int32_t place, gt__instruction *list, i
             if (made == NULL) return GT_OUT_OF_HOST_MEMORY;
             *made = c;
             made->name = gt__context_string(w->device->ctx, gt__chain_text(&c, text, sizeof text));
+            if (made->name == NULL) {
+                gt__free(made);
+                return GT_OUT_OF_HOST_MEMORY;
+            }
             list[(*count)++] =
                 (gt__instruction){.kind = GT__DO_CHAIN, .phase = at->phase, .module = at->module, .memory = made, .chain = made};
             for (int32_t m = 0; m < n; ++m) joined[members[m]] = true;
