@@ -189,7 +189,8 @@ static void put_kernel(writer *w) {
     }
     put(w, "}\n");
     if (c->sum.data)
-        put(w, "\nextern \"C\" __global__ void __launch_bounds__(%d) gt_chain_sum(const gt::Arguments a) { gt::sum_parts<gt::%s, %s>(a); }\n",
+        put(w,
+            "\nextern \"C\" __global__ void __launch_bounds__(%d) gt_chain_sum(const gt::Arguments a) { gt::sum_parts<gt::%s, %s>(a); }\n",
             GT__CHAIN_BLOCK, dtype, sum);
 }
 
