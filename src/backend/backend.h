@@ -14,6 +14,7 @@
 GT_EXTERN_C_BEGIN
 
 struct gt__call;
+struct gt__chain; /* core/chain.h */
 typedef struct gt__backend gt__backend;
 
 /* Common head of every backend's device; the backend's own struct begins with it. */
@@ -165,7 +166,7 @@ typedef struct gt__graph gt__graph;
 typedef enum gt__copy_kind { GT__COPY_HOST_TO_DEVICE, GT__COPY_DEVICE_TO_HOST, GT__COPY_DEVICE_TO_DEVICE } gt__copy_kind;
 typedef enum gt__stream_id { GT__STREAM_COMPUTE, GT__STREAM_COPY } gt__stream_id;
 
-#define GT__BACKEND_ABI 4
+#define GT__BACKEND_ABI 5
 
 struct gt__backend {
     uint32_t abi; /* GT__BACKEND_ABI */
@@ -254,6 +255,11 @@ struct gt__backend {
     /* Other sources for the move_many of the graph: as many moves, of the same sizes and dtypes. */
     gt_status (*graph_move)(gt__device *device, gt__graph *graph, const gt__move *list, int32_t count);
     void (*graph_destroy)(gt__device *device, gt__graph *graph);
+
+    /* Elementwise ops in one pass over memory. can_chain: whether run_chain can do it, by its ops, dtypes and sizes; where the data lies is of no matter. `prepare`: and makes all that it
+     * takes beside the arguments (a kernel), so that it does not fail for want of that. Raises nothing. Both NULL where there is no such thing. */
+    bool (*can_chain)(gt__device *device, const struct gt__chain *chain, bool prepare);
+    gt_status (*run_chain)(gt__device *device, const struct gt__chain *chain);
 
     /* For the profiler. An event that notes when the stream comes to it; *seconds: from `begin` to `end`, which have both come and were not recorded inside a
      * capture. */

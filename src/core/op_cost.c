@@ -288,6 +288,19 @@ void gt__op_cost(const gt__call *call, gt__cost *cost) {
     cost->bytes = call_bytes(call);
 }
 
+/* Results that stay inside are not moved. */
+void gt__chain_cost(const gt__chain *chain, gt__cost *cost) {
+    const uint64_t n = (uint64_t)chain->n;
+    *cost = (gt__cost){0};
+    for (int32_t k = 0; k < chain->n_inputs; ++k) cost->bytes += gt__chain_input_bytes(&chain->inputs[k]);
+    for (int32_t k = 0; k < chain->n_nodes; ++k) cost->flops += n * rules[chain->nodes[k].op].each;
+    for (int32_t k = 0; k < chain->n_outputs; ++k)
+        if (chain->outputs[k].data) cost->bytes += n * gt_dtype_size(chain->nodes[chain->outputs[k].node].dtype);
+    if (chain->sum.data == NULL) return;
+    cost->bytes += (uint64_t)chain->sum.kept * gt_dtype_size(chain->sum.dtype);
+    cost->flops += n + (chain->sum.mean ? (uint64_t)chain->sum.kept : 0);
+}
+
 /* --- the backend's other functions -------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t update_flops(const gt__update_rule *rule, const gt__update *u) {

@@ -9,7 +9,7 @@
 #define GT_CORE_OP_COST_H
 
 #include "backend/backend.h"
-#include "core/op.h"
+#include "core/chain.h"
 
 typedef struct gt__cost {
     uint64_t bytes;
@@ -23,6 +23,7 @@ void gt__op_cost(const gt__call *call, gt__cost *cost);
 bool gt__op_has_cost(gt__op_id op);
 
 /* Of the backend's other functions. */
+void gt__chain_cost(const gt__chain *chain, gt__cost *cost);
 void gt__update_cost(const gt__update_rule *rule, const gt__update *list, int32_t count, bool control, gt__cost *cost);
 /* `each`: flops an element; `writes`: gradients are changed, not only read. */
 void gt__grads_cost(const gt__grad_list_item *list, int32_t count, uint64_t each, bool writes, gt__cost *cost);

@@ -1,6 +1,7 @@
 /* The CPU as a device: host memory, copies at once, streams and events that are always done. */
 #include "cpu/device.h"
 
+#include "cpu/chain.h"
 #include "cpu/onednn.h"
 
 #include <stdio.h>
@@ -247,6 +248,8 @@ static const gt__backend cpu_backend = {
     .mark_not_finite = gt__cpu_mark_not_finite,
     .copy_many = gt__cpu_copy_many,
     .move_many = gt__cpu_move_many,
+    .can_chain = gt__cpu_can_chain,
+    .run_chain = gt__cpu_run_chain,
     .timer_create = cpu_event_create,
     .event_elapsed = cpu_event_elapsed,
 };

@@ -1,4 +1,5 @@
 /* One function a type for each elementwise op. <tgmath.h> picks expf for a float and exp for a double. */
+#include "core/chain.h"
 #include "cpu/kernels.h"
 #include "cpu/map.h"
 #include "cpu/target.h"
@@ -44,10 +45,8 @@
     }
 
 #define KERNEL(name, integer, cost_, parameter)                                                                                            \
-    GT__CPU_KERNEL(name) {                                                                                                                 \
-        static const gt__map_functions functions = {.f32 = name##_f32, .f64 = name##_f64, .i64 = integer, .cost = cost_};                  \
-        return gt__cpu_map(device, call, &functions, parameter);                                                                           \
-    }
+    static const gt__map_functions name##_functions = {.f32 = name##_f32, .f64 = name##_f64, .i64 = integer, .cost = cost_};               \
+    GT__CPU_KERNEL(name) { return gt__cpu_map(device, call, &name##_functions, parameter); }
 
 #define FLOATS(kind, name, cost, ...)                                                                                                      \
     kind(f32, float, name, __VA_ARGS__) kind(f64, double, name, __VA_ARGS__) KERNEL(name, NULL, cost, NULL)
@@ -159,3 +158,14 @@ static inline double silu_slope_f64(double y) {
 LOOP_BINARY(f32, float, silu_backward, x *silu_slope_f32(y))
 LOOP_BINARY(f64, double, silu_backward, x *silu_slope_f64(y))
 KERNEL(silu_backward, NULL, 10, NULL)
+
+/* --- for chains ------------------------------------------------------------------------------------------------------------------------- */
+
+const gt__map_functions *gt__cpu_map_functions(gt__op_id op) {
+    static const gt__map_functions *const table[GT__OP_COUNT] = {
+#define ENTRY(id, name) [GT__OP_##id] = &name##_functions,
+        GT__CHAIN_BINARY_LIST(ENTRY) GT__CHAIN_UNARY_LIST(ENTRY)
+#undef ENTRY
+    };
+    return table[op];
+}

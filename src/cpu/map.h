@@ -20,6 +20,9 @@ typedef struct gt__map_functions {
 /* out[0] = f(in[0], in[1]) with broadcasting; in[1] only if call->n_in is 2. */
 gt_status gt__cpu_map(gt__device *device, const gt__call *call, const gt__map_functions *functions, const void *parameter);
 
+/* The functions behind the kernel of an op of core/chain.h; NULL for those of its last list. Their parameter is the scalar's double, if the op has one. */
+const gt__map_functions *gt__cpu_map_functions(gt__op_id op);
+
 /* y[i] = relu(y[i]) for n dense elements of f32: what follows a library's product in a fused op. */
 void gt__cpu_relu_in_place(gt__device *device, float *y, int64_t n);
 

@@ -1,6 +1,7 @@
 /* uniform, normal, arange and dropout: element i, in logical row-major order, depends on i alone, whatever the strides and threads. */
 #include "core/philox.h"
 #include "cpu/copy.h"
+#include "cpu/chain.h"
 #include "cpu/kernels.h"
 
 #include <math.h>
@@ -128,6 +129,47 @@ static void dropout_range(void *argument, int64_t begin, int64_t end) {
                 gt__cpu_put_f64(job->to, dtype, to, keep ? gt__cpu_get_f64(job->from, dtype, from) * scale : 0.0);
         }
     }
+}
+
+/* As dropout_range does it, on values in the type that they are computed in. */
+#define DROPOUT_RUN(suffix, type, kept)                                                                                                    \
+    static void dropout_run_##suffix(const gt__attrs *attr, int64_t first, int64_t n, type *y, const type *x) {                            \
+        const double p = attr->random.a, scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;                                                          \
+        gt__philox_block words = {{0}};                                                                                                    \
+        for (int64_t k = 0; k < n; k++) {                                                                                                  \
+            const int64_t i = first + k;                                                                                                   \
+            if (k == 0 || i % 4 == 0) words = gt__philox(attr->random.seed, attr->random.offset + (uint64_t)(i / 4));                      \
+            y[k] = (double)gt__philox_uniform_f32(words.word[i % 4]) >= p ? (kept) : 0;                                                    \
+        }                                                                                                                                  \
+    }
+DROPOUT_RUN(f32, float, x[k] * (float)scale)
+DROPOUT_RUN(f64, double, x[k] * scale)
+
+/* Halves are multiplied in f64. */
+static void dropout_run_half(const gt__attrs *attr, gt_dtype dtype, int64_t first, int64_t n, float *y, const float *x) {
+    for (int64_t i = 0; i < n; i += GT__CHUNK) {
+        double values[GT__CHUNK];
+        uint16_t halves[GT__CHUNK];
+        int64_t m = GT__MIN(n - i, GT__CHUNK);
+        for (int64_t k = 0; k < m; k++) values[k] = (double)x[i + k];
+        dropout_run_f64(attr, first + i, m, values, values);
+        gt__cpu_store_f64(halves, dtype, 1, values, m);
+        gt__cpu_load_f32(y + i, halves, dtype, 1, m);
+    }
+}
+
+void gt__cpu_dropout_run(const gt__chain_node *node, int64_t first, int64_t n, void *y, const void *x) {
+    gt__attrs attr = {.random = {.a = node->value, .seed = node->seed, .offset = node->offset}};
+    if (node->cells) {
+        attr.random.seed = node->cells[0];
+        attr.random.offset += node->cells[1];
+    }
+    if (node->dtype == GT_DTYPE_F64)
+        dropout_run_f64(&attr, first, n, y, x);
+    else if (node->dtype == GT_DTYPE_F32)
+        dropout_run_f32(&attr, first, n, y, x);
+    else
+        dropout_run_half(&attr, node->dtype, first, n, y, x);
 }
 
 GT__CPU_KERNEL(dropout) {

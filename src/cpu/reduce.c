@@ -3,6 +3,8 @@
  * The input's axes are divided into kept and reduced ones. Where memory runs along a kept axis ("columns") whole rows are added to a row of results;
  * else each result reads its own elements. The work is split over results, or, where there are few of them, over the reduced elements, with one set of
  * partial results a part, combined in order. */
+#include "cpu/reduce.h"
+
 #include "cpu/kernels.h"
 #include "cpu/target.h"
 
@@ -104,15 +106,28 @@ static int64_t axes_step(const axes_list *list, int64_t offset, int64_t *index, 
 
 /* --- runs of elements ------------------------------------------------------------------------------------------------------------------ */
 
-GT__CPU_CLONES static double sum_f32(const float *x, int64_t n) {
-    double lanes[16] = {0};
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 16; k++) lanes[k] += (double)x[i + k];
+GT__CPU_CLONES static void add_lanes_f32(double *to, const float *x, int64_t n) {
+    double lanes[GT__SUM_LANES];
+    for (int k = 0; k < GT__SUM_LANES; k++) lanes[k] = to[k];
+    for (int64_t i = 0; i < n; i += GT__SUM_LANES)
+        for (int k = 0; k < GT__SUM_LANES; k++) lanes[k] += (double)x[i + k];
+    for (int k = 0; k < GT__SUM_LANES; k++) to[k] = lanes[k];
+}
+
+void gt__cpu_sum_lanes_f32(double *lanes, const float *x, int64_t n) { add_lanes_f32(lanes, x, n); }
+
+double gt__cpu_sum_end_f32(const double *lanes, const float *rest, int64_t n) {
     double sum = 0;
-    for (int k = 0; k < 16; k++) sum += lanes[k];
-    for (; i < n; i++) sum += (double)x[i];
+    for (int k = 0; k < GT__SUM_LANES; k++) sum += lanes[k];
+    for (int64_t i = 0; i < n; i++) sum += (double)rest[i];
     return sum;
+}
+
+static double sum_f32(const float *x, int64_t n) {
+    double lanes[GT__SUM_LANES] = {0};
+    const int64_t whole = n / GT__SUM_LANES * GT__SUM_LANES;
+    add_lanes_f32(lanes, x, whole);
+    return gt__cpu_sum_end_f32(lanes, x + whole, n - whole);
 }
 
 GT__CPU_CLONES static double sum_f64(const double *x, int64_t n) {
@@ -126,6 +141,8 @@ GT__CPU_CLONES static double sum_f64(const double *x, int64_t n) {
     return sum;
 }
 
+double gt__cpu_sum_f64(const double *x, int64_t n) { return sum_f64(x, n); }
+
 static inline double larger(double a, double b) { return (a > b || a != a) ? a : b; }
 
 GT__CPU_CLONES static double max_f64(double start, const double *x, int64_t n) {
@@ -134,9 +151,11 @@ GT__CPU_CLONES static double max_f64(double start, const double *x, int64_t n) {
     return result;
 }
 
-GT__CPU_CLONES static void add_row_f32(value *to, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i].f += (double)x[i];
+GT__CPU_CLONES static void add_row_f32(double *to, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] += (double)x[i];
 }
+
+void gt__cpu_sum_row_f32(double *to, const float *x, int64_t n) { add_row_f32(to, x, n); }
 
 static value start_value(const reduce_job *job) {
     value start;
@@ -180,7 +199,7 @@ static value reduce_run(const reduce_job *job, value so_far, const char *x, int6
 /* n neighbouring results with one element more each. */
 static void reduce_row(const reduce_job *job, value *to, const char *x, int64_t stride, int64_t n) {
     if (job->dtype == GT_DTYPE_F32 && job->kind == REDUCE_SUM && stride == 1) {
-        add_row_f32(to, (const float *)(const void *)x, n);
+        add_row_f32(&to[0].f, (const float *)(const void *)x, n);
         return;
     }
     for (int64_t i = 0; i < n; i += GT__CHUNK) {
@@ -252,6 +271,12 @@ static void store_results(const reduce_job *job, gt_tensor *y, double scale) {
     }
 }
 
+int64_t gt__cpu_sum_parts(gt__device *device, int64_t kept, int64_t reduced) {
+    const int64_t threads = gt__cpu(device)->threads;
+    if (threads > 1 && kept < 64 * threads && reduced >= 512 && kept * reduced >= 131072) return GT__MIN(threads, reduced / 256);
+    return 1;
+}
+
 static gt_status reduce(gt__device *device, const gt__call *call, reduce_kind kind, bool mean) {
     const gt_tensor *x = call->in[0];
     gt_tensor *y = call->out[0];
@@ -259,9 +284,7 @@ static gt_status reduce(gt__device *device, const gt__call *call, reduce_kind ki
     reduce_job job = {.x = gt__data(x), .dtype = x->meta.dtype, .kind = kind};
     axes_divide(&job, &x->meta, call->attr.reduce.mask);
     int64_t kept = job.kept.numel, reduced = job.reduced.numel;
-    int64_t threads = gt__cpu(device)->threads;
-    int64_t parts = 1;
-    if (threads > 1 && kept < 64 * threads && reduced >= 512 && kept * reduced >= 131072) parts = GT__MIN(threads, reduced / 256);
+    int64_t parts = gt__cpu_sum_parts(device, kept, reduced);
     job.part_length = (reduced + parts - 1) / parts;
     value few[64];
     job.results = few;

@@ -1,5 +1,6 @@
 /* Opening and closing a GPU, its streams, events and copies. */
 #include "backend/architectures.h"
+#include "cuda/chain.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 
@@ -118,6 +119,7 @@ static void close_inside(gt__cuda_device *cuda) {
     bool gone = cudaFree(NULL) == cudaErrorCudartUnloading;
     gt__plan_cache_clear(&cuda->gemm_plans, gone);
     gt__plan_cache_clear(&cuda->conv_plans, gone);
+    gt__cuda_chains_close(cuda, gone);
     if (!gone) {
         if (cuda->cudnn) (void)cudnnDestroy(cuda->cudnn);
         if (cuda->lt) (void)cublasLtDestroy(cuda->lt);

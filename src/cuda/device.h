@@ -31,6 +31,8 @@ typedef struct gt__cuda_device {
     cudaGraphNode_t captured_moves; /* graph.c: the inputs' launch of the capture that is under way, or NULL */
     gt__plan_cache gemm_plans;
     gt__plan_cache conv_plans;
+    struct gt__chain_kernel *chains; /* chain.c */
+    int32_t chain_count;
 } gt__cuda_device;
 
 static inline gt__cuda_device *gt__cuda(gt__device *device) { return (gt__cuda_device *)device; }

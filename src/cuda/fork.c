@@ -1,5 +1,6 @@
 /* A CUDA context does not survive a fork, and a call on it in the child may hang or bring the process down. So the child's copy of the backend
  * table is replaced, in the fork itself, by functions that fail at once and touch nothing. The parent pays nothing for it. */
+#include "cuda/chain_kernels.h"
 #include "cuda/device.h"
 
 #include <pthread.h>
@@ -27,6 +28,7 @@ static void forked_close(gt__device *device) {
     gt__cuda_device *cuda = gt__cuda(device);
     gt__plan_cache_clear(&cuda->gemm_plans, true);
     gt__plan_cache_clear(&cuda->conv_plans, true);
+    gt__chain_kernels_clear(cuda, NULL);
     gt__free(cuda);
 }
 static int32_t forked_enter(gt__device *device) {
@@ -157,6 +159,15 @@ static gt_status forked_copy_many(gt__device *device, const gt__copy_item *list,
     return forked();
 }
 
+static bool forked_can_chain(gt__device *device, const struct gt__chain *chain, bool prepare) {
+    (void)device, (void)chain, (void)prepare;
+    return false;
+}
+static gt_status forked_chain(gt__device *device, const struct gt__chain *chain) {
+    (void)device, (void)chain;
+    return forked();
+}
+
 #define FORKED_KERNEL(id, name, shape, grad, layout, saves, cast) [GT__OP_##id] = forked_kernel,
 static const gt__kernel forked_kernels[GT__OP_COUNT] = {GT__OP_LIST(FORKED_KERNEL)};
 
@@ -204,6 +215,8 @@ static void in_child(void) {
     guarded->graph_destroy = forked_graph_destroy;
     guarded->copy_many = forked_copy_many;
     guarded->move_many = forked_moves;
+    guarded->can_chain = forked_can_chain;
+    guarded->run_chain = forked_chain;
 }
 
 static void register_handler(void) {

@@ -1,4 +1,5 @@
 /* The CUDA backend's table. */
+#include "cuda/chain.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 
@@ -137,6 +138,8 @@ gt__backend gt__cuda_table = {
     .graph_destroy = gt__cuda_graph_destroy,
     .copy_many = gt__cuda_copy_many,
     .move_many = gt__cuda_moves,
+    .can_chain = gt__cuda_can_chain,
+    .run_chain = gt__cuda_run_chain,
     .timer_create = gt__cuda_timer_create,
     .event_elapsed = gt__cuda_event_elapsed,
     .range_push = gt__cuda_range_push,

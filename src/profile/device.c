@@ -123,6 +123,12 @@ static gt_status move_many(gt__device *device, const gt__move *list, int32_t cou
     WATCHED("inputs", -1, GT__STREAM_COMPUTE, b->move_many(real, list, count), cost.bytes = moves_bytes(list, count));
 }
 
+static gt_status run_chain(gt__device *device, const gt__chain *chain) {
+    REAL(device);
+    WATCHED(chain->name ? chain->name : "chain", chain->nodes[chain->n_nodes - 1].dtype, GT__STREAM_COMPUTE, b->run_chain(real, chain),
+            gt__chain_cost(chain, &cost));
+}
+
 static gt_status graph_launch(gt__device *device, gt__graph *graph) {
     REAL(device);
     WATCHED("graph", -1, GT__STREAM_COMPUTE, b->graph_launch(real, graph), (void)cost);
@@ -255,6 +261,10 @@ static void graph_destroy(gt__device *device, gt__graph *graph) {
     REAL(device);
     b->graph_destroy(real, graph);
 }
+static bool can_chain(gt__device *device, const gt__chain *chain, bool prepare) {
+    REAL(device);
+    return b->can_chain(real, chain, prepare);
+}
 static gt_status timer_create(gt__device *device, gt__event **event) {
     REAL(device);
     return b->timer_create(real, event);
@@ -326,6 +336,8 @@ static void fill_table(gt__profiled *p) {
         IF(graph_move),
         IF(graph_launch),
         IF(graph_destroy),
+        IF(can_chain),
+        IF(run_chain),
         IF(timer_create),
         IF(event_elapsed),
         IF(range_push),

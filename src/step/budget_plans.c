@@ -37,12 +37,20 @@ typedef struct search {
 
 /* --- groups -------------------------------------------------------------------------------------------------------------------------------- */
 
+static bool same_chain(const gt__chain *a, const gt__chain *b) {
+    bool same = a->n_nodes == b->n_nodes && a->n_inputs == b->n_inputs && a->n_outputs == b->n_outputs;
+    for (int32_t k = 0; same && k < a->n_nodes; ++k) same = a->nodes[k].op == b->nodes[k].op;
+    for (int32_t k = 0; same && k < a->n_outputs; ++k) same = a->outputs[k].node == b->outputs[k].node;
+    return same;
+}
+
 /* The instruction of another run that does what i does in the first: at the same distance from backward. -1: none. */
 static int32_t twin(const gt__recompute *r, int32_t i, int32_t run) {
     int32_t at = r->begins[run] - (r->begins[0] - i);
     if (r->begins[run] < 0 || r->begins[0] < 0 || at < 0 || r->run[at] != run) return -1;
     const gt__instruction *a = &r->program->list[i], *b = &r->program->list[at];
     bool same = a->kind == b->kind && r->again[i] == r->again[at] && (a->kind != GT__DO_CALL || a->call->call.op == b->call->call.op);
+    same = same && (a->kind != GT__DO_CHAIN || same_chain(a->chain, b->chain));
     return same && r->flow.first[i + 1] - r->flow.first[i] == r->flow.first[at + 1] - r->flow.first[at] ? at : -1;
 }
 

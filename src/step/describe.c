@@ -212,8 +212,30 @@ static gt_status other(const writer *w, const gt__instruction *n) {
     return gt__text_add(w->text, ")");
 }
 
+/* Elements of n, or of as many as are repeated. */
+static gt_status chain_array(const writer *w, const void *data, gt_dtype dtype, int64_t n, bool *first) {
+    char shape[GT__SHAPE_TEXT];
+    if (data == NULL) return GT_OK;
+    GT_TRY(gt__text_add(w->text, "%s", *first ? "" : ", "));
+    *first = false;
+    GT_TRY(place(w, data));
+    return gt__text_add(w->text, " %s%s", gt_dtype_name(dtype), gt__shape_text(shape, sizeof shape, 1, &n));
+}
+
+static gt_status chain(const writer *w, const gt__chain *c) {
+    char text[GT__CHAIN_TEXT];
+    bool first = true;
+    for (int32_t k = 0; k < c->n_outputs; ++k) GT_TRY(chain_array(w, c->outputs[k].data, c->nodes[c->outputs[k].node].dtype, c->n, &first));
+    GT_TRY(chain_array(w, c->sum.data, c->sum.dtype, c->sum.kept, &first));
+    GT_TRY(gt__text_add(w->text, " = %s(", gt__chain_text(c, text, sizeof text)));
+    first = true;
+    for (int32_t k = 0; k < c->n_inputs; ++k) GT_TRY(chain_array(w, c->inputs[k].data, c->inputs[k].dtype, c->inputs[k].size, &first));
+    return gt__text_add(w->text, ")");
+}
+
 static gt_status instruction(const writer *w, const gt__instruction *n) {
     if (n->kind == GT__DO_CUSTOM_BACKWARD) return custom_backward(w, n->custom);
+    if (n->kind == GT__DO_CHAIN) return chain(w, n->chain);
     if (n->kind != GT__DO_CALL) return other(w, n);
     const gt__call *call = &n->call->call;
     GT_TRY(tensors(w, call->out, call->n_out, false));
@@ -287,13 +309,14 @@ static gt_status quoted(gt__text *text, const char *plain) {
 
 static gt_status node(const writer *w, int32_t i) {
     const gt__instruction *n = &w->program->list[i];
-    char bytes[GT__BYTES_TEXT];
+    char bytes[GT__BYTES_TEXT], ops[GT__CHAIN_TEXT];
     GT_TRY(gt__text_add(w->text, "i%d [label=\"%d: ", (int)i, (int)i));
     if (n->kind == GT__DO_CUSTOM_BACKWARD || (n->kind == GT__DO_CALL && n->call->call.op == GT__OP_CUSTOM)) {
         GT_TRY(quoted(w->text, gt__custom_name(n->kind == GT__DO_CALL ? n->call->call.attr.custom.op : n->custom->op)));
         GT_TRY(gt__text_add(w->text, " "));
     }
-    GT_TRY(gt__text_add(w->text, "%s", gt__instruction_name(n)));
+    bool is_chain = n->kind == GT__DO_CHAIN;
+    GT_TRY(gt__text_add(w->text, "%s", is_chain ? gt__chain_text(n->chain, ops, sizeof ops) : gt__instruction_name(n)));
     if (n->workspace) GT_TRY(gt__text_add(w->text, "\\nworkspace %s", gt__bytes_text(n->workspace, bytes)));
     return gt__text_add(w->text, "\", fillcolor=\"%s\"];\n", colours[n->phase]);
 }

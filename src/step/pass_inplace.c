@@ -82,10 +82,49 @@ static bool fits(const gt__program *program, const gt__flow *flow, int32_t i, co
            read_alike(flow, &program->list[i].call->call, i, in, from->area);
 }
 
+static const gt__touch *touch_at(const gt__flow *flow, int32_t i, const void *place) {
+    for (int32_t k = flow->first[i]; k < flow->first[i + 1]; ++k)
+        if (flow->touches[k].access.place == place) return &flow->touches[k];
+    return NULL;
+}
+
+/* How many touches of instruction i are in the area. */
+static int32_t touches_in(const gt__flow *flow, int32_t i, int32_t area) {
+    int32_t n = 0;
+    for (int32_t k = flow->first[i]; k < flow->first[i + 1]; ++k) n += flow->touches[k].area == area;
+    return n;
+}
+
+static bool chain_fits(const gt__program *program, const gt__flow *flow, int32_t i, int32_t in, int32_t out) {
+    const gt__chain *c = program->list[i].chain;
+    const gt__touch *from = touch_at(flow, i, &c->inputs[in].data), *to = touch_at(flow, i, &c->outputs[out].data);
+    if (from == NULL || to == NULL || from->area >= program->n_buffers || to->area >= program->n_buffers || from->area == to->area)
+        return false;
+    int32_t last = gt__flow_count(flow, from->area) - 1;
+    return c->inputs[in].dtype == c->nodes[c->outputs[out].node].dtype && gt__chain_input_is_whole(c, in) &&
+           gt__touch_begin(from) % GT__BUFFER_ALIGNMENT == 0 && !program->buffers[to->area].input &&
+           gt__flow_touch(flow, to->area, 0)->instruction == i && gt__flow_touch(flow, from->area, last)->instruction == i &&
+           touches_in(flow, i, from->area) == 1 && gt__flow_area_within(flow, to->area, gt__touch_begin(to), gt__touch_end(to));
+}
+
+static void chain_in_place(const gt__program *program, gt__flow *flow, int32_t i) {
+    const gt__chain *c = program->list[i].chain;
+    uint32_t taken = 0;
+    for (int32_t out = 0; out < c->n_outputs; ++out) {
+        for (int32_t in = 0; in < c->n_inputs; ++in) {
+            if (taken >> in & 1 || !chain_fits(program, flow, i, in, out)) continue;
+            gt__flow_move(flow, touch_at(flow, i, &c->outputs[out].data)->area, c->outputs[out].data, c->inputs[in].data);
+            taken |= 1u << in;
+            break;
+        }
+    }
+}
+
 gt_status gt__pass_inplace(gt__program *program) {
     gt__flow flow;
     GT_TRY(gt__flow_make(program, &flow));
     for (int32_t i = 0; i < program->count; ++i) {
+        if (program->list[i].kind == GT__DO_CHAIN) chain_in_place(program, &flow, i);
         const gt__call *call = program->list[i].kind == GT__DO_CALL ? &program->list[i].call->call : NULL;
         uint32_t inputs = call ? replaceable_inputs(call->op) : 0;
         gt_tensor *out = call ? call->out[replacing_output(call->op)] : NULL;

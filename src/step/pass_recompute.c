@@ -57,6 +57,15 @@ static void leave_out(const writing *w, gt__call *call) {
     }
 }
 
+static void leave_out_of_chain(const writing *w, gt__chain *c) {
+    for (int32_t k = 0; k < c->n_outputs; ++k) {
+        int32_t b = gt__program_buffer(w->r->program, c->outputs[k].data);
+        if (b >= 0 && w->copy[b] < 0) c->outputs[k].data = NULL;
+    }
+    int32_t b = gt__program_buffer(w->r->program, c->sum.data);
+    if (b >= 0 && w->copy[b] < 0) c->sum.data = NULL;
+}
+
 gt_status gt__again_make(const gt__instruction *from, gt__again again, gt__instruction *to) {
     GT_TRY(again == GT__AGAIN_APPLY ? make_apply(from, to) : gt__instruction_copy(from, to));
     if (again == GT__AGAIN_NO_MOVE) to->call->in[3] = to->call->in[4] = NULL;
@@ -66,6 +75,7 @@ gt_status gt__again_make(const gt__instruction *from, gt__again again, gt__instr
 static gt_status make_again(const writing *w, gt__instruction *to) {
     GT_TRY(gt__again_make(&w->r->program->list[w->now], w->r->again[w->now], to));
     if (to->kind == GT__DO_CALL) leave_out(w, &to->call->call);
+    if (to->kind == GT__DO_CHAIN) leave_out_of_chain(w, to->chain);
     to->phase = GT__PHASE_BACKWARD;
     return GT_OK;
 }

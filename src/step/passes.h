@@ -27,6 +27,9 @@ gt_status gt__pass_copies(gt__program *program);
 gt_status gt__pass_dead(gt__program *program);
 /* Bit k: kernels of all devices leave output k out where it is NULL. */
 uint32_t gt__optional_outputs(gt__op_id op);
+/* Elementwise calls of which one reads what another makes, or that read the same, become one instruction, with a sum that follows, where the device can do it so: what lies between them is never in
+ * memory. After other passes that look for calls. */
+gt_status gt__pass_chains(gt__program *program, gt__device *device);
 /* Buffers of forward that are not to be kept (of all buffers; those that cannot be made again are kept all the same) are computed again in backward, before their first
  * use there. After passes that fuse, before those that write over what is not needed any more. */
 gt_status gt__pass_recompute(gt__program *program, const bool *keep);

@@ -134,6 +134,12 @@ static gt_status make_branches(gt_step *step, gt__plan *plan) {
     return gt__plan_place(plan);
 }
 
+/* On a GPU only where it is asked for. */
+static bool chains(const gt_step *step) {
+    int32_t fuse = step->options.fuse_elementwise;
+    return fuse > 0 || (fuse == 0 && step->ctx->backend->kind == GT_DEVICE_CPU);
+}
+
 static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, int32_t n_inputs, int32_t micro_batches, bool ends,
                        bool predicted) {
     uint64_t halves = 0;
@@ -164,6 +170,7 @@ static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, in
     GT_TRY(gt__pass_copies(&plan->program));
     if (free_to_round) GT_TRY(gt__pass_head(&plan->program)); /* sums for biases are in their places now */
     GT_TRY(gt__pass_dead(&plan->program));
+    if (chains(step)) GT_TRY(gt__pass_chains(&plan->program, step->ctx->device));
     if (step->options.memory_budget == 0) {
         GT_TRY(gt__plan_finish(plan));
     } else {

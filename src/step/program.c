@@ -117,6 +117,14 @@ static void visit_call(const visiting *v, gt__call *call) {
     if (draws(call->op)) see(v, &call->attr.random.cells, 2 * sizeof(uint64_t), true, false);
 }
 
+static void visit_chain(const visiting *v, gt__chain *c) {
+    for (int32_t k = 0; k < c->n_inputs; ++k) see(v, &c->inputs[k].data, gt__chain_input_bytes(&c->inputs[k]), true, false);
+    for (int32_t k = 0; k < c->n_nodes; ++k) see(v, &c->nodes[k].cells, 2 * sizeof(uint64_t), true, false);
+    for (int32_t k = 0; k < c->n_outputs; ++k)
+        see(v, &c->outputs[k].data, (size_t)c->n * gt_dtype_size(c->nodes[c->outputs[k].node].dtype), false, true);
+    see(v, &c->sum.data, (size_t)c->sum.kept * gt_dtype_size(c->sum.dtype), false, true);
+}
+
 static void visit_task(const visiting *v, gt__step_task *t) {
     see(v, &t->scaler, sizeof *t->scaler, true, t->kind != GT__STEP_SEED);
     see(v, &t->window, sizeof *t->window, true, true);
@@ -164,6 +172,9 @@ void gt__instruction_visit(gt__instruction *n, gt__access_visitor visit, void *u
     switch (n->kind) {
     case GT__DO_CALL:
         visit_call(&v, &n->call->call);
+        break;
+    case GT__DO_CHAIN:
+        visit_chain(&v, n->chain);
         break;
     case GT__DO_COPY:
         see(&v, &n->copy.destination, n->copy.bytes, false, true);
@@ -222,6 +233,7 @@ void gt__instruction_visit(gt__instruction *n, gt__access_visitor visit, void *u
 }
 
 static const char *const names[GT__DO_COUNT] = {
+    [GT__DO_CHAIN] = "chain",
     [GT__DO_MOVES] = "inputs",
     [GT__DO_COPY] = "copy",
     [GT__DO_ZERO] = "zero",
@@ -305,6 +317,8 @@ static gt_status copy_instruction(const gt__instruction *from, gt__instruction *
     switch (from->kind) {
     case GT__DO_CALL:
         return copy_call(from, to);
+    case GT__DO_CHAIN:
+        return copy_list(to, from->chain, sizeof *from->chain, &to->chain);
     case GT__DO_COPY:
         if (from->copy.kind != GT__COPY_HOST_TO_DEVICE) return GT_OK;
         return copy_list(to, from->copy.source, from->copy.bytes, &to->copy.source);
@@ -364,6 +378,8 @@ gt_status gt__instruction_run(const gt__instruction *n, gt__device *device) {
     switch (n->kind) {
     case GT__DO_CALL:
         return b->kernels[n->call->call.op](device, &n->call->call);
+    case GT__DO_CHAIN:
+        return b->run_chain(device, n->chain);
     case GT__DO_COPY:
         return b->copy(device, GT__STREAM_COMPUTE, n->copy.kind, n->copy.destination, n->copy.source, n->copy.bytes);
     case GT__DO_ZERO:

@@ -6,6 +6,7 @@
 #ifndef GT_STEP_PROGRAM_H
 #define GT_STEP_PROGRAM_H
 
+#include "core/chain.h"
 #include "core/core.h"
 
 /* Memory that the step makes: an output of a call, a gradient, an input. */
@@ -24,6 +25,7 @@ typedef struct gt__buffer {
 typedef int32_t gt__instruction_kind;
 enum {
     GT__DO_CALL,  /* a kernel */
+    GT__DO_CHAIN, /* elementwise ops in one pass over memory */
     GT__DO_MOVES, /* the inputs come in */
     GT__DO_COPY,
     GT__DO_ZERO,
@@ -58,6 +60,7 @@ typedef struct gt__instruction {
     void *memory;       /* host memory that belongs to it */
     union {
         gt__traced_call *call;
+        gt__chain *chain;
         struct {
             gt__copy_kind kind;
             void *destination;

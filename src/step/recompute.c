@@ -30,7 +30,8 @@ static gt_status find_runs(gt__recompute *r) {
 }
 
 gt__again gt__again_of(const gt__instruction *n) {
-    if (n->kind == GT__DO_COPY || n->kind == GT__DO_ZERO || n->kind == GT__DO_COPY_MANY) return GT__AGAIN_AS_IT_IS;
+    if (n->kind == GT__DO_COPY || n->kind == GT__DO_ZERO || n->kind == GT__DO_COPY_MANY || n->kind == GT__DO_CHAIN)
+        return GT__AGAIN_AS_IT_IS;
     if (n->kind != GT__DO_CALL || n->call->call.op == GT__OP_CUSTOM) return GT__AGAIN_NEVER;
     const gt__call *call = &n->call->call;
     bool moves = false;
@@ -223,7 +224,8 @@ static int rising(const void *a, const void *b) { return *(const int32_t *)a - *
 static bool is_written_again(const filling *f, int32_t i, const gt__touch *t) {
     if (!t->access.writes || left_out(f->r, i, t)) return false;
     const gt__instruction *n = &f->r->program->list[i];
-    if (is_again(f, t->area) || n->kind != GT__DO_CALL) return true;
+    if (is_again(f, t->area)) return true;
+    if (n->kind != GT__DO_CALL) return n->kind != GT__DO_CHAIN;
     const gt__call *call = &n->call->call;
     for (int32_t k = 1; k < call->n_out; ++k)
         if (call->out[k] && t->access.place == (void *)&call->out[k]->data) return !(gt__optional_outputs(call->op) >> k & 1);

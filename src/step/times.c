@@ -85,6 +85,7 @@ static uint64_t key_of(gt__instruction *n) {
     if (n->kind != GT__DO_CALL) {
         gt__instruction_visit(n, mix_access, &key);
         if (n->kind == GT__DO_UPDATE) mix(&key, (uint64_t)n->update.rule.kind);
+        for (int32_t k = 0; n->kind == GT__DO_CHAIN && k < n->chain->n_nodes; ++k) mix(&key, (uint64_t)n->chain->nodes[k].op);
         return key ? key : 1;
     }
     const gt__call *call = &n->call->call;
@@ -189,6 +190,9 @@ static gt__work work_of(gt__instruction *n) {
         for (int32_t k = 0; k < call->n_in; ++k) work.half |= call->in[k] && gt__dtype_is_half(call->in[k]->meta.dtype);
         break;
     }
+    case GT__DO_CHAIN:
+        gt__chain_cost(n->chain, &cost);
+        break;
     case GT__DO_UPDATE:
         gt__update_cost(&n->update.rule, n->update.list, n->update.count, n->update.control != NULL, &cost);
         break;

@@ -253,3 +253,21 @@ def test_a_budget_and_what_was_planned(rng):
     assert float(offloading(x, y)) == loss and "recompute: nothing" in offloading.budget()
     with pytest.raises(gt.OutOfMemoryError):
         gt.Step(lambda x, y: F.cross_entropy(net(x), y), optimizer=gt.optim.SGD(net.parameters(), lr=0.1), module=net, memory_budget=100)(x, y)
+
+
+def test_elementwise_ops_in_chains(rng):
+    ((x, y),) = _batches(rng, (24,))
+    losses, texts = [], []
+    for fuse in (None, True, False):
+        net, optimizer = _world()
+
+        def loss(x, y):
+            z = net(x)
+            z = z * F.sigmoid(z)
+            return (z * z).mean() + F.cross_entropy(z, y)
+
+        step = gt.Step(loss, optimizer, module=net, fuse_elementwise=fuse)
+        losses.append([float(step(x, y)) for _ in range(3)])
+        texts.append(step.describe())
+    assert losses[0] == losses[1] == losses[2]
+    assert "chain(" in texts[0] and "chain(" in texts[1] and "chain(" not in texts[2]

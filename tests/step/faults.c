@@ -26,8 +26,24 @@ static void end(world *w) {
     net_end(&w->n);
 }
 
+/* With elementwise ops for a chain. */
+static gt_status swish_loss(void *user, gt_tensor *const *inputs, int32_t n, gt_step_result *r) {
+    (void)n;
+    gt_tensor *x = gt_module_forward(user, inputs[0]);
+    r->outputs[0] = gt_mul_scalar(gt_mul(x, gt_sigmoid(x)), 1.5);
+    r->loss = gt_cross_entropy(r->outputs[0], inputs[1], NULL);
+    return r->loss ? GT_OK : gt_last_error()->status;
+}
+
+static bool has_chain(gt_step *step) {
+    char text[20000];
+    CHECK_OK(gt_step_describe(step, GT_STEP_TEXT, text, sizeof text, NULL));
+    return strstr(text, "chain(") != NULL;
+}
+
 static gt_status make(world *w, int32_t micro_batches) {
     gt_step_options o = net_options(&w->n);
+    o.fn = swish_loss;
     o.micro_batches = micro_batches;
     return gt_step_create(w->n.ctx, &o, &w->n.step);
 }
@@ -89,6 +105,7 @@ static void survive(test_case *t, bool half, int32_t micro_batches) {
     CHECK(fail_each(&w, run, micro_batches) > 50);
     CHECK_OK(run(&twin, micro_batches));
     net_same(w.n.net, twin.n.net);
+    CHECK(has_chain(w.n.step));
     CHECK(fail_each(&w, plan, micro_batches) > 50);
     CHECK(fail_each(&w, describe, micro_batches) > 20);
     CHECK(fail_each(&w, run_more, micro_batches) > 50);

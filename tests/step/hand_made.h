@@ -138,7 +138,7 @@ static inline void run_by_hand(gt_context *ctx, gt__program *p, const float *inp
     char *arena = aligned_alloc(GT__ARENA_GRAIN, bytes + GT__ARENA_GRAIN);
     memset(arena, 0xff, bytes + GT__ARENA_GRAIN);
     for (int32_t b = 0; b < p->n_buffers; ++b)
-        if (p->buffers[b].input && p->buffers[b].first >= 0) memcpy(arena + offsets[b], input, p->buffers[b].bytes);
+        if (input && p->buffers[b].input && p->buffers[b].first >= 0) memcpy(arena + offsets[b], input, p->buffers[b].bytes);
     hand_binding binding = {p, offsets, arena};
     for (int32_t i = 0; i < p->count; ++i) {
         gt__instruction bound;

@@ -221,10 +221,29 @@ static void see_transfers(gt__program *p) {
     }
 }
 
+static void see_chain(gt__program *p) {
+    seen_list s = {0};
+    gt__instruction *n = gt__program_add(p, GT__DO_CHAIN, sizeof(gt__chain));
+    gt__chain *c = n->chain = n->memory;
+    c->n = 12;
+    c->n_inputs = c->n_nodes = 2;
+    c->n_outputs = 3;
+    c->inputs[0] = (gt__chain_input){.data = expect(&s, 48, READ), .inner = 1, .size = 12, .dtype = GT_DTYPE_F32};
+    c->inputs[1] = (gt__chain_input){.data = expect(&s, 8, READ), .inner = 3, .size = 4, .dtype = GT_DTYPE_F16};
+    c->nodes[0] = (gt__chain_node){.op = GT__OP_DROPOUT, .dtype = GT_DTYPE_F32, .a = ~0, .cells = expect(&s, 16, READ)};
+    c->nodes[1] = (gt__chain_node){.op = GT__OP_CAST, .dtype = GT_DTYPE_F64, .a = 0};
+    c->outputs[0] = (gt__chain_output){.data = expect(&s, 48, WRITE), .node = 0};
+    c->outputs[1] = (gt__chain_output){.data = NULL, .node = 0};
+    c->outputs[2] = (gt__chain_output){.data = expect(&s, 96, WRITE), .node = 1};
+    c->sum = (gt__chain_sum){.data = expect(&s, 16, WRITE), .kept = 4, .reduced = 3, .dtype = GT_DTYPE_F32, .node = 0};
+    sees_all_once(n, &s);
+}
+
 TEST(unit, instruction_visit_shows_every_pointer_once) {
     gt_context *ctx = test_context(t);
     gt__program p = {0};
     see_call(&p, ctx);
+    see_chain(&p);
     see_moves(&p);
     see_update(&p);
     see_grads(&p);

@@ -818,7 +818,7 @@ class gt_step_options(Structure):
         ("autocast", gt_dtype),
         ("memory_budget", c_uint64),
         ("offload", c_int32),
-        ("padding", c_int32),
+        ("fuse_elementwise", c_int32),
     ]
 
 

@@ -40,8 +40,9 @@ class Step(Owned):
     one. scaler: an amp.GradScaler. schedule: an optim.Schedule, by updates done; without one the optimizer's "lr" counts, which may be changed between runs.
     micro_batches: the inputs are cut along axis 0 into so many parts, whose gradients are accumulated. memory_budget: bytes for weights, optimizer state and
     all that a run makes; what does not fit is computed again in backward, and with micro_batches 0 there may be more of them. offload: some may also
-    wait in the host's memory. clip_norm, clip_value: of the
-    true gradients. autocast: float16 or bfloat16, for a function that runs in such a region. context: of a step without optimizer and module.
+    wait in the host's memory. clip_norm, clip_value: of the true gradients. fuse_elementwise: elementwise ops that follow each other, and a sum or mean at their
+    end, in one pass over memory; None: as the device has it, yes on the CPU and no on CUDA. autocast: float16 or bfloat16, for a function that runs in such a
+    region. context: of a step without optimizer and module.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Step(Owned):
         clip_value: float = 0.0,
         autocast: Any = None,
         context: Any = None,
+        fuse_elementwise: Optional[bool] = None,
     ) -> None:
         if not callable(function):
             raise ArgumentError(f"Step: {type(function).__name__} is not a function")
@@ -80,6 +82,7 @@ class Step(Owned):
         o.scaler = None if scaler is None or not scaler.is_enabled() else scaler._live()
         if schedule is not None:
             o.schedule = ctypes.pointer(schedule._struct)
+        o.fuse_elementwise = 0 if fuse_elementwise is None else 1 if fuse_elementwise else -1
         o.clip_norm, o.clip_value = clip_norm or 0.0, clip_value or 0.0
         if autocast is not None:
             o.autocast = as_dtype(autocast).code
