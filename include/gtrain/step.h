@@ -89,9 +89,9 @@ typedef struct gt_step_options {
     gt_dtype autocast;      /* GT_DTYPE_F16 or GT_DTYPE_BF16: fn runs in such a region; default GT_DTYPE_F32: in none */
     uint64_t memory_budget; /* bytes, 0 (default): as many as the fastest plan takes. See gt_step_budget_text */
     int32_t offload;        /* more than 0: memory_budget may also have buffers wait in pinned host memory. 0 (default): not */
-    /* Elementwise ops that follow each other, and a sum or mean at their end, in one pass over memory: what lies between them is never there. 0 (default): as the device has it, on the CPU
-     * yes, with the same results to the bit, on CUDA no. Above 0: yes; on CUDA their kernels are compiled by NVRTC when a shape is traced first (without it, or where it fails, ops run one by
-     * one), and sums are taken in another order, in deterministic contexts too, but always in the same. Below 0: no. */
+    /* Elementwise ops that follow each other, and a sum or mean at their end, in one pass over memory: what lies between them is never there. 0 (default): on the CPU yes, with the same
+     * results to the bit; on CUDA yes but in deterministic contexts. There their kernels are compiled by NVRTC when a shape is traced first (without it, or where it fails, ops run one
+     * by one), and sums are taken in another order, always the same. Above 0: in deterministic contexts too. Below 0: no. */
     int32_t fuse_elementwise;
 } gt_step_options;
 GT_API gt_status gt_step_options_init(gt_step_options *options, size_t size); /* @since 0.1 */

@@ -134,10 +134,10 @@ static gt_status make_branches(gt_step *step, gt__plan *plan) {
     return gt__plan_place(plan);
 }
 
-/* On a GPU only where it is asked for. */
+/* In a deterministic context on a GPU, where sums would be taken in another order, only if it is asked for. */
 static bool chains(const gt_step *step) {
     int32_t fuse = step->options.fuse_elementwise;
-    return fuse > 0 || (fuse == 0 && step->ctx->backend->kind == GT_DEVICE_CPU);
+    return fuse > 0 || (fuse == 0 && (step->ctx->backend->kind == GT_DEVICE_CPU || step->free_to_round));
 }
 
 static gt_status build(gt_step *step, gt__plan *plan, const gt__meta *inputs, int32_t n_inputs, int32_t micro_batches, bool ends,

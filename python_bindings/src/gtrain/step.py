@@ -41,7 +41,7 @@ class Step(Owned):
     micro_batches: the inputs are cut along axis 0 into so many parts, whose gradients are accumulated. memory_budget: bytes for weights, optimizer state and
     all that a run makes; what does not fit is computed again in backward, and with micro_batches 0 there may be more of them. offload: some may also
     wait in the host's memory. clip_norm, clip_value: of the true gradients. fuse_elementwise: elementwise ops that follow each other, and a sum or mean at their
-    end, in one pass over memory; None: as the device has it, yes on the CPU and no on CUDA. autocast: float16 or bfloat16, for a function that runs in such a
+    end, in one pass over memory; None: yes, but on CUDA not in deterministic contexts. autocast: float16 or bfloat16, for a function that runs in such a
     region. context: of a step without optimizer and module.
     """
 
