@@ -10,7 +10,7 @@ gt_status forward(gt__device *device, const gt__call *call) {
     const bool wide = y->meta.shape[2] * y->meta.shape[3] % kVector<T> == 0 && aligned(data(y), 16);
     Columns columns;
     const Slabs slabs =
-        slabs_make(gt__cuda_multiprocessors(device), x->meta.shape, y->meta.shape, kVector<T>, wide ? kVector<T> : 1, &columns);
+        slabs_make(kFlat, gt__cuda_multiprocessors(device), x->meta.shape, y->meta.shape, kVector<T>, wide ? kVector<T> : 1, &columns);
     return columns_launch(device, call, wide ? k_pool_flat<T, kVector<T>> : k_pool_flat<T, 1>, columns, data<const T>(x), data<T>(y),
                           data<uint8_t>(call->out[1]), slabs);
 }
@@ -25,16 +25,18 @@ gt_status backward(gt__device *device, const gt__call *call, bool rows) {
         !rows ? k_pool_flat_backward<T, false, V> : (wide ? k_pool_flat_backward<T, true, V> : k_pool_flat_backward<T, true, 1>);
     const int64_t processors = gt__cuda_multiprocessors(device);
     Columns columns;
-    const Slabs slabs = slabs_make(processors, dx->meta.shape, dy->meta.shape, V, wide ? V : 1, &columns);
+    const Slabs slabs = slabs_make(kFlatBackward, processors, dx->meta.shape, dy->meta.shape, V, wide ? V : 1, &columns);
+    FlatJoin join = {};
     void *partial = nullptr, *handle = nullptr;
-    columns.parts = static_cast<uint32_t>(min64(columns.parts, ceil_div(kFlatBlocks * processors, columns.tiles)));
-    if (db && columns.tiles > GT__CUDA_COUNTERS) columns.parts = 1;
-    if (db && columns.parts > 1 &&
-        !gt__cuda_scratch_try(device, columns.parts * static_cast<size_t>(columns.channels) * sizeof(C), &partial, &handle))
-        columns.parts = 1;
-    gt_status status = columns_launch(device, call, kernel, columns, data<const T>(dy), data<const uint8_t>(call->in[1]), data<const T>(y),
-                                      data<T>(dx), data(db), db ? db->meta.dtype : dy->meta.dtype, static_cast<C *>(partial),
-                                      gt__cuda_counters(device), slabs, columns);
+    if (db) {
+        join = flat_join_make(processors, GT__CUDA_COUNTERS, &columns);
+        if (join.parts > 1 &&
+            !gt__cuda_scratch_try(device, join.rows() * static_cast<size_t>(columns.channels) * sizeof(C), &partial, &handle))
+            join = flat_join_make(0, GT__CUDA_COUNTERS, &columns);
+    }
+    gt_status status =
+        columns_launch(device, call, kernel, columns, data<const T>(dy), data<const uint8_t>(call->in[1]), data<const T>(y), data<T>(dx),
+                       data(db), db ? db->meta.dtype : dy->meta.dtype, static_cast<C *>(partial), gt__cuda_counters(device), slabs, join);
     gt__scratch_free(device->ctx, handle);
     return status;
 }
@@ -100,7 +102,8 @@ gt_status gt__cuda_max_pool2d_relu_backward(gt__device *device, const gt__call *
     if (dy->meta.numel > 0) {
         const Pool pool = pool_make(call, dx, dy, index, false);
         const bool together = !pool.apart && aligned(data(y), 16), rows = pool.apart && pool_is_flat(&dy->meta);
-        if (pool.tile == 2 && (together || rows) && same_places(&dy->meta, &y->meta))
+        const bool small = dx->meta.numel / dx->meta.shape[0] <= FastDivide::kLimit; /* an image */
+        if (pool.tile == 2 && small && (together || rows) && same_places(&dy->meta, &y->meta))
             GT__FOR_FLOATS(call, dy->meta.dtype, return backward<T>(device, call, rows));
     }
     const size_t bytes = (static_cast<size_t>(dy->meta.numel) * static_cast<size_t>(element_bytes(dy->meta.dtype)) + 511) / 512 * 512;

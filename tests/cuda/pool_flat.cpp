@@ -4,6 +4,7 @@
 
 #include "cuda/pool_flat.cuh"
 
+#include <algorithm>
 #include <cmath>
 
 using namespace gt;
@@ -50,7 +51,7 @@ void check_forward(const Sizes &z, unsigned parts, int64_t processors, uint32_t 
     x.fill(1, nan);
     const int64_t larger[4] = {z.n, z.c, z.h, z.w}, smaller[4] = {z.n, z.c, z.rows(), z.columns()};
     Columns columns;
-    const Slabs slabs = slabs_make(processors, larger, smaller, V, W, &columns);
+    const Slabs slabs = slabs_make(kFlat, processors, larger, smaller, V, W, &columns);
     emulate::launch(k_pool_flat<T, W>, {columns.tiles, parts ? parts : columns.parts, 1}, {columns.block_x, columns.block_y, 1},
                     kFlatShared * sizeof(uint4), static_cast<const T *>(x.data), y.data,
                     static_cast<uint8_t *>(wants_index ? index.data : nullptr), slabs);
@@ -73,7 +74,7 @@ void check_forward(const Sizes &z, unsigned parts, int64_t processors, uint32_t 
 }
 
 template <typename T, bool rows, int W>
-void check_backward(const Sizes &z, unsigned parts, int64_t processors, uint32_t nan, bool sums) {
+void check_backward(const Sizes &z, unsigned parts, int64_t processors, uint32_t nan, bool sums, int64_t counters_most = 1023) {
     using C = compute_t<T>;
     constexpr int V = kVector<T>;
     Array<T> dy(z.small()), y(z.small()), dx(z.large());
@@ -85,17 +86,19 @@ void check_backward(const Sizes &z, unsigned parts, int64_t processors, uint32_t
     for (size_t i = 0; i < index.size; i++) index.data[i] = static_cast<uint8_t>((i * 7 + i / 5) % 4);
     const int64_t larger[4] = {z.n, z.c, z.h, z.w}, smaller[4] = {z.n, z.c, z.rows(), z.columns()};
     Columns columns;
-    const Slabs slabs = slabs_make(processors, larger, smaller, V, W, &columns);
-    if (parts) columns.parts = parts;
-    Array<C> partial(columns.parts * static_cast<size_t>(z.c));
-    std::vector<uint32_t> counters(columns.tiles, 0);
+    const Slabs slabs = slabs_make(kFlatBackward, processors, larger, smaller, V, W, &columns);
+    if (parts) columns.parts = std::min(columns.parts, parts);
+    const FlatJoin join = flat_join_make(processors, counters_most, &columns);
+    Array<C> partial(join.rows() * static_cast<size_t>(z.c));
+    std::vector<uint32_t> counters(columns.tiles * (join.groups + 1), 0);
+    const size_t shared = kFlatBackwardShared * sizeof(uint4) + kFlatBackward.threads * V * sizeof(C);
     for (int again = 0; again < 2; again++) { /* the counters are 0 again */
         db.fill(5, 1);
-        emulate::launch(k_pool_flat_backward<T, rows, W>, {columns.tiles, columns.parts, 1}, {columns.block_x, columns.block_y, 1},
-                        kFlatShared * sizeof(uint4), static_cast<const T *>(dy.data), static_cast<const uint8_t *>(index.data),
-                        static_cast<const T *>(y.data), dx.data, static_cast<void *>(sums ? db.data : nullptr),
-                        sizeof(C) == 8 ? GT_DTYPE_F64 : GT_DTYPE_F32, columns.parts > 1 ? partial.data : static_cast<C *>(nullptr),
-                        counters.data(), slabs, columns);
+        partial.fill(6, 1);
+        emulate::launch(k_pool_flat_backward<T, rows, W>, {columns.tiles, columns.parts, 1}, {columns.block_x, columns.block_y, 1}, shared,
+                        static_cast<const T *>(dy.data), static_cast<const uint8_t *>(index.data), static_cast<const T *>(y.data), dx.data,
+                        static_cast<void *>(sums ? db.data : nullptr), sizeof(C) == 8 ? GT_DTYPE_F64 : GT_DTYPE_F32,
+                        columns.parts > 1 ? partial.data : static_cast<C *>(nullptr), counters.data(), slabs, join);
         for (uint32_t counter : counters) CHECK_EQ_INT(counter, 0);
     }
     std::vector<double> want(z.large(), 0), total(static_cast<size_t>(z.c), 0);
@@ -143,5 +146,14 @@ TEST(unit, pool_flat_gradient_of_channels_last) {
     check_backward<__nv_bfloat16, false, 8>({3, 40, 9, 7}, 0, 132, 0, true);
     check_backward<float, false, 4>({2, 100, 5, 31}, 2, 1, 9, true);
     check_backward<double, false, 2>({2, 6, 41, 3}, 1, 1, 0, false);
-    check_backward<__half, false, 8>({4, 16, 15, 16}, 7, 1, 0, true); /* blocks without a slab */
+    check_backward<__half, false, 8>({4, 16, 15, 16}, 3, 132, 0, true); /* blocks of two slabs and of one */
+}
+
+TEST(unit, pool_flat_sums_of_many_blocks) {
+    check_backward<__half, true, 8>({259, 16, 8, 4}, 0, 132, 300, true); /* in groups, the last of which is not full */
+    check_backward<float, true, 4>({258, 36, 4, 8}, 0, 132, 0, true);    /* of each of two tiles */
+    check_backward<double, false, 2>({257, 4, 5, 5}, 0, 132, 90, true);
+    check_backward<__nv_bfloat16, false, 8>({300, 8, 4, 4}, 0, 132, 0, true, 4); /* as one group: there are few counters */
+    check_backward<__half, true, 8>({270, 72, 4, 8}, 0, 132, 0, true, 3);        /* in one part for want of counters */
+    check_backward<__half, true, 8>({70, 8, 8, 8}, 0, 2, 60, true);              /* blocks that have two slabs each */
 }
