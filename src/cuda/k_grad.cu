@@ -1,7 +1,6 @@
 /* The gradients' common norm, and clipping by norm and by value: one launch over many tensors. */
 #include "core/step_math.h"
 #include "cuda/multi.cuh"
-#include "cuda/step_cells.cuh"
 
 #include <math_constants.h>
 
@@ -105,16 +104,12 @@ __global__ void __launch_bounds__(kMultiBlock) k_grad_norm(const Partial *partia
 
 __global__ void __launch_bounds__(kMultiBlock)
     k_grad_step_task(const Partial *partial, int64_t count, const __grid_constant__ gt__step_task task) {
-    __shared__ StepCells cells;
     gt__step_advance(&task, threadIdx.x, blockDim.x);
-    step_load(task, cells);
-    combine(partial, count, [&](double value, int32_t bad) {
-        cells.control[0].norm = value;
-        cells.control[0].first_bad = bad;
-        step_run(task, cells);
+    combine(partial, count, [&task](double value, int32_t bad) {
+        task.control->norm = value;
+        task.control->first_bad = bad;
+        gt__step_run(&task);
     });
-    __syncthreads();
-    step_store(task, cells);
 }
 
 template <size_t bytes>
@@ -173,10 +168,6 @@ int32_t chunk_of(gt__device *device, const gt__grad_list_item *list, int32_t cou
     return chunk_for(device, total, kLeastChunk, kMostChunk);
 }
 
-Item item_of(const gt__grad_list_item *g) {
-    return {g->grad, g->count, g->index, static_cast<uint16_t>(g->dtype == GT_DTYPE_F64), static_cast<uint16_t>(aligned(g->grad, 16))};
-}
-
 /* Fills tables from the list and calls `launch_table(table)` for each. */
 template <size_t bytes, typename Launch>
 gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
@@ -186,7 +177,8 @@ gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, int32_t c
     while (k < count) {
         table.count = 0;
         for (; k < count; k++) {
-            if (!table.add(item_of(&list[k]), list[k].count, chunk)) break;
+            const Item item = {list[k].grad, list[k].count, list[k].index, list[k].dtype == GT_DTYPE_F64, aligned(list[k].grad, 16)};
+            if (!table.add(item, list[k].count, chunk)) break;
         }
         if (table.count > 0)
             GT_TRY(launch_table(table));
@@ -196,16 +188,11 @@ gt_status for_tables_of(const gt__grad_list_item *list, int32_t count, int32_t c
     return GT_OK;
 }
 
-gt_status check(const gt__grad_list_item *list, int32_t count) {
+template <typename Launch>
+gt_status for_tables(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
     for (int32_t k = 0; k < count; k++)
         GT_REQUIRE(list[k].dtype == GT_DTYPE_F32 || list[k].dtype == GT_DTYPE_F64, GT_BAD_DTYPE,
                    "gradient list: gradient %d has dtype %d, not f32 or f64", (int)k, (int)list[k].dtype);
-    return GT_OK;
-}
-
-template <typename Launch>
-gt_status for_tables(const gt__grad_list_item *list, int32_t count, int32_t chunk, Launch launch_table) {
-    GT_TRY(check(list, count));
     if (count > GradTable<kSmallParameters>::kCapacity && large_parameters())
         return for_tables_of<kLargeParameters>(list, count, chunk, launch_table);
     return for_tables_of<kSmallParameters>(list, count, chunk, launch_table);

@@ -1,19 +1,13 @@
 /* What surrounds an update: sums on a few numbers, looking for results that are not finite, and many small copies in one launch. */
 #include "core/step_math.h"
 #include "cuda/multi.cuh"
-#include "cuda/step_cells.cuh"
 
 namespace {
 using namespace gt;
 
 __global__ void __launch_bounds__(kMultiBlock) k_step_task(const __grid_constant__ gt__step_task task) {
-    __shared__ StepCells cells;
     gt__step_advance(&task, threadIdx.x, blockDim.x);
-    step_load(task, cells);
-    __syncthreads();
-    if (threadIdx.x == 0) step_run(task, cells);
-    __syncthreads();
-    step_store(task, cells);
+    if (threadIdx.x == 0) gt__step_run(&task);
 }
 
 template <typename T>
@@ -80,7 +74,7 @@ gt_status copy_many(gt__device *device, const gt__copy_item *list, int32_t count
 } // namespace
 
 gt_status gt__cuda_step_task(gt__device *device, const gt__step_task *task) {
-    return launch2(device, nullptr, "step", k_step_task, 1u, 1u, task->settle_count > 1 ? kMultiBlock : 32u, 1u, *task);
+    return launch2(device, nullptr, "step", k_step_task, 1u, 1u, task->settle_count > 1 ? kMultiBlock : 1u, 1u, *task);
 }
 
 gt_status gt__cuda_mark_not_finite(gt__device *device, const void *data, gt_dtype dtype, int64_t count, uint64_t mark, uint64_t *least) {
