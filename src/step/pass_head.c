@@ -1,84 +1,22 @@
 /* The last layer, its loss and their gradients, where there are few classes: two calls instead of six. They are small, and each would wait for the one before: linear and
  * cross-entropy are one, and so are the product that takes the gradient back through linear, relu's gradient of the layer below and both sums for biases. */
+#include "step/calls.h"
 #include "step/passes.h"
 
 /* What the kernels are made for (cuda/head.cuh). */
 enum { MOST_CLASSES = 32, MOST_ROWS = 1024, MOST_WIDTH = 8184 };
 
-static gt__call *call_at(gt__program *program, int32_t i, gt__op_id op) {
-    gt__instruction *n = &program->list[i];
-    return n->kind == GT__DO_CALL && n->call->call.op == op ? &n->call->call : NULL;
-}
-
-typedef struct looking {
-    uintptr_t begin, end;
-    int32_t touches;
-    bool writes;
-} looking;
-
-static void look(void *user, const gt__access *access) {
-    looking *l = user;
-    uintptr_t begin = (uintptr_t)access->pointer;
-    if (begin >= l->end || begin + access->bytes <= l->begin) return;
-    l->touches++;
-    l->writes |= access->writes;
-}
-
-static looking touches(gt__program *program, int32_t from, int32_t to, const gt_tensor *t) {
-    uintptr_t begin = t ? (uintptr_t)t->data : 0;
-    looking l = {.begin = begin, .end = t ? begin + (size_t)t->meta.numel * gt_dtype_size(t->meta.dtype) : 0};
-    for (int32_t i = from; t && i < to; ++i) gt__instruction_visit(&program->list[i], look, &l);
-    return l;
-}
-
-static bool written(gt__program *program, int32_t from, int32_t to, const gt_tensor *t) { return touches(program, from, to, t).writes; }
+static bool written(gt__program *program, int32_t from, int32_t to, const gt_tensor *t) { return gt__uses_of(program, from, to, t).writes; }
 static bool touched(gt__program *program, int32_t from, int32_t to, const gt_tensor *t) {
-    return touches(program, from, to, t).touches > 0;
-}
-
-enum { MOST_INPUTS = 6, MOST_OUTPUTS = 4 };
-
-/* The instruction becomes this call; tensors are copied, and may be NULL. */
-static gt_status become(gt__instruction *n, gt__op_id op, const gt__call *like, const gt_tensor *const *in, int32_t n_in,
-                        const gt_tensor *const *out, int32_t n_out) {
-    gt__traced_call *made =
-        gt__calloc(1, sizeof *made + (MOST_INPUTS + MOST_OUTPUTS) * sizeof(gt_tensor) + MOST_INPUTS * sizeof(gt_tensor *));
-    if (made == NULL) return GT_OUT_OF_HOST_MEMORY;
-    made->call = *like;
-    made->call.op = op;
-    made->call.n_in = n_in;
-    made->call.n_out = n_out;
-    made->tensors = (gt_tensor *)(made + 1);
-    made->in = (gt_tensor **)(made->tensors + n_in + n_out);
-    made->call.in = made->in;
-    memset(made->call.out, 0, sizeof made->call.out);
-    for (int32_t k = 0; k < n_in; ++k) {
-        if (in[k]) made->tensors[k] = *in[k];
-        made->in[k] = in[k] ? &made->tensors[k] : NULL;
-    }
-    for (int32_t k = 0; k < n_out; ++k) {
-        if (out[k]) made->tensors[n_in + k] = *out[k];
-        made->call.out[k] = out[k] ? &made->tensors[n_in + k] : NULL;
-    }
-    gt__free(n->memory);
-    n->memory = n->call = made;
-    return GT_OK;
-}
-
-static void drop(gt__program *program, int32_t i) {
-    gt__instruction_free(&program->list[i]);
-    memmove(program->list + i, program->list + i + 1, (size_t)(program->count - i - 1) * sizeof *program->list);
-    program->count--;
+    return gt__uses_of(program, from, to, t).count > 0;
 }
 
 static bool is_matrix(const gt_tensor *t) { return t && t->meta.ndim == 2 && gt__meta_is_row_major(&t->meta); }
 
-static const gt_tensor *optional(const gt__call *call, int32_t k) { return k < call->n_in ? call->in[k] : NULL; }
-
 /* --- linear and cross-entropy -------------------------------------------------------------------------------------------------------------- */
 
 static bool loss_fits(gt__program *program, int32_t linear, int32_t loss) {
-    const gt__call *l = call_at(program, linear, GT__OP_LINEAR), *e = call_at(program, loss, GT__OP_CROSS_ENTROPY_BOTH);
+    const gt__call *l = gt__call_at(program, linear, GT__OP_LINEAR), *e = gt__call_at(program, loss, GT__OP_CROSS_ENTROPY_BOTH);
     if (l == NULL || e == NULL || l->out[0] == NULL || e->in[1]->data != l->out[0]->data || e->out[0] == NULL || e->out[3] == NULL)
         return false;
     const gt_tensor *logits = l->out[0];
@@ -88,7 +26,7 @@ static bool loss_fits(gt__program *program, int32_t linear, int32_t loss) {
     if (logits->meta.shape[1] > MOST_CLASSES || logits->meta.shape[0] > MOST_ROWS || logits->meta.numel == 0 || l->in[0]->meta.numel == 0)
         return false;
     /* The sums of exponentials are for nobody else, and nothing that the new call reads or writes is touched on the way from one to the other. */
-    if (e->out[1] && (!gt__is_traced(e->out[1]->data) || touches(program, 0, program->count, e->out[1]).touches > 1)) return false;
+    if (e->out[1] && (!gt__is_traced(e->out[1]->data) || gt__uses_of(program, 0, program->count, e->out[1]).count > 1)) return false;
     for (int32_t k = 0; k < l->n_in; ++k)
         if (written(program, linear + 1, loss, l->in[k])) return false;
     return !touched(program, linear + 1, loss, logits);
@@ -96,17 +34,17 @@ static bool loss_fits(gt__program *program, int32_t linear, int32_t loss) {
 
 static gt_status join_loss(gt__program *program, int32_t linear, int32_t loss) {
     const gt__call *l = &program->list[linear].call->call, *e = &program->list[loss].call->call;
-    const gt_tensor *in[] = {e->in[0], l->in[0], l->in[1], optional(l, 2), e->in[2], optional(e, 3)};
+    const gt_tensor *in[] = {e->in[0], l->in[0], l->in[1], gt__call_input(l, 2), e->in[2], gt__call_input(e, 3)};
     const gt_tensor *out[] = {e->out[0], l->out[0], e->out[2], e->out[3]};
-    GT_TRY(become(&program->list[loss], GT__OP_LINEAR_CROSS_ENTROPY, e, in, 6, out, 4));
-    drop(program, linear);
+    GT_TRY(gt__call_replace(&program->list[loss], GT__OP_LINEAR_CROSS_ENTROPY, e, in, 6, out, 4));
+    gt__program_drop(program, linear);
     return GT_OK;
 }
 
 /* --- back through linear and relu ------------------------------------------------------------------------------------------------------------ */
 
 static bool back_fits(gt__program *program, int32_t product, int32_t relu) {
-    const gt__call *p = call_at(program, product, GT__OP_MATMUL), *r = call_at(program, relu, GT__OP_BIAS_RELU_BACKWARD);
+    const gt__call *p = gt__call_at(program, product, GT__OP_MATMUL), *r = gt__call_at(program, relu, GT__OP_BIAS_RELU_BACKWARD);
     if (p == NULL || r == NULL || p->out[0] == NULL || r->out[0] == NULL || r->in[0]->data != p->out[0]->data) return false;
     const gt_tensor *between = p->out[0];
     if (!is_matrix(p->in[0]) || !is_matrix(p->in[1]) || !is_matrix(between) || !is_matrix(r->in[1]) || !is_matrix(r->out[0]) ||
@@ -118,7 +56,7 @@ static bool back_fits(gt__program *program, int32_t product, int32_t relu) {
     if (r->out[1] && r->out[1]->meta.dtype != gt__dtype_accumulate(between->meta.dtype)) return false;
     /* Only these two know what is between them. */
     bool alone =
-        gt__is_traced(between->data) && touches(program, 0, program->count, between).touches == 2 + (r->out[0]->data == between->data);
+        gt__is_traced(between->data) && gt__uses_of(program, 0, program->count, between).count == 2 + (r->out[0]->data == between->data);
     return alone && !written(program, product + 1, relu, p->in[0]) && !written(program, product + 1, relu, p->in[1]);
 }
 
@@ -131,7 +69,7 @@ static bool is_sum_of(const gt__call *sum, const gt_tensor *dy) {
 /* The sum of dy that may as well be made by instruction `at`; -1: none. */
 static int32_t find_sum(gt__program *program, const gt_tensor *dy, int32_t at) {
     for (int32_t i = 0; i < program->count; ++i) {
-        const gt__call *sum = call_at(program, i, GT__OP_SUM);
+        const gt__call *sum = gt__call_at(program, i, GT__OP_SUM);
         if (!is_sum_of(sum, dy) || i == at) continue;
         int32_t first = GT__MIN(i, at), last = GT__MAX(i, at);
         if (!written(program, first + 1, last, dy) && !touched(program, first + 1, last, sum->out[0])) return i;
@@ -144,22 +82,22 @@ static gt_status join_back(gt__program *program, int32_t product, int32_t relu) 
     int32_t sum = find_sum(program, p->in[0], relu);
     const gt_tensor *sums = sum >= 0 ? program->list[sum].call->call.out[0] : NULL;
     const gt_tensor *in[] = {p->in[0], p->in[1], r->in[1]}, *out[] = {r->out[0], r->out[1], sums};
-    GT_TRY(become(&program->list[relu], GT__OP_LINEAR_RELU_BACKWARD, r, in, 3, out, 3));
-    drop(program, GT__MAX(product, sum));
-    if (sum >= 0) drop(program, GT__MIN(product, sum));
+    GT_TRY(gt__call_replace(&program->list[relu], GT__OP_LINEAR_RELU_BACKWARD, r, in, 3, out, 3));
+    gt__program_drop(program, GT__MAX(product, sum));
+    if (sum >= 0) gt__program_drop(program, GT__MIN(product, sum));
     return GT_OK;
 }
 
 gt_status gt__pass_head(gt__program *program) {
     for (int32_t i = 0; i < program->count; ++i) {
-        for (int32_t k = i + 1; k < program->count && call_at(program, i, GT__OP_LINEAR); ++k) {
+        for (int32_t k = i + 1; k < program->count && gt__call_at(program, i, GT__OP_LINEAR); ++k) {
             if (!loss_fits(program, i, k)) continue;
             GT_TRY(join_loss(program, i, k));
             break;
         }
     }
     for (int32_t i = 0; i < program->count; ++i) {
-        for (int32_t k = i + 1; k < program->count && call_at(program, i, GT__OP_MATMUL); ++k) {
+        for (int32_t k = i + 1; k < program->count && gt__call_at(program, i, GT__OP_MATMUL); ++k) {
             if (!back_fits(program, i, k)) continue;
             GT_TRY(join_back(program, i, k));
             break;

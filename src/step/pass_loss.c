@@ -1,4 +1,5 @@
 /* What surrounds a loss: the seed of its gradient, and cross-entropy with its gradient in one call. */
+#include "step/calls.h"
 #include "step/passes.h"
 
 static bool is_task(const gt__instruction *n, gt__step_task_kind kind) {
@@ -14,12 +15,6 @@ static int32_t find_task(const gt__program *program, gt__step_task_kind kind, in
         found = i;
     }
     return found;
-}
-
-static void drop(gt__program *program, int32_t i) {
-    gt__instruction_free(&program->list[i]);
-    memmove(program->list + i, program->list + i + 1, (size_t)(program->count - i - 1) * sizeof *program->list);
-    program->count--;
 }
 
 typedef struct replacing {
@@ -38,7 +33,7 @@ gt_status gt__pass_seed(gt__program *program, const float *one) {
     if (task.items_cell != NULL || !task.first || task.micro_batches != 1 || !(task.items > 0)) return GT_OK;
     program->list[end].task.task.alone = 1;
     program->list[end].task.task.items = task.items;
-    drop(program, seed);
+    gt__program_drop(program, seed);
     replacing r = {task.seed, task.scaler ? &task.scaler->scale : one};
     for (int32_t i = 0; i < program->count; ++i) gt__instruction_visit(&program->list[i], replace, &r);
     return GT_OK;
@@ -65,53 +60,17 @@ static int32_t find_gradient(const gt__program *program, int32_t forward) {
     return -1;
 }
 
-typedef struct looking {
-    const void *begin, *end;
-    bool reads, writes;
-} looking;
-
-static void look(void *user, const gt__access *access) {
-    looking *l = user;
-    const char *begin = access->pointer, *end = begin + access->bytes;
-    if (begin >= (const char *)l->end || end <= (const char *)l->begin) return;
-    l->reads |= access->reads;
-    l->writes |= access->writes;
-}
-
 /* Whether instructions of [from, to) touch the tensor (reading counts where `reading`). */
 static bool touched(gt__program *program, int32_t from, int32_t to, const gt_tensor *t, bool reading) {
-    if (t == NULL) return false;
-    size_t bytes = (size_t)t->meta.numel * gt_dtype_size(t->meta.dtype);
-    looking l = {t->data, (const char *)t->data + bytes, false, false};
-    for (int32_t i = from; i < to; ++i) gt__instruction_visit(&program->list[i], look, &l);
-    return l.writes || (reading && l.reads);
+    const gt__uses uses = gt__uses_of(program, from, to, t);
+    return uses.writes || (reading && uses.reads);
 }
 
 static gt_status join(gt__program *program, int32_t forward, int32_t backward) {
     const gt__call *f = &program->list[forward].call->call, *b = &program->list[backward].call->call;
-    enum { INPUTS = 4, OUTPUTS = 4 };
-    const gt_tensor *in[INPUTS] = {b->in[0], f->in[0], f->in[1], f->in[2]}, *out[OUTPUTS] = {f->out[0], f->out[1], f->out[2], b->out[0]};
-    gt__traced_call *made = gt__calloc(1, sizeof *made + (INPUTS + OUTPUTS) * sizeof(gt_tensor) + INPUTS * sizeof(gt_tensor *));
-    if (made == NULL) return GT_OUT_OF_HOST_MEMORY;
-    made->call = *f;
-    made->call.op = GT__OP_CROSS_ENTROPY_BOTH;
-    made->call.n_in = INPUTS;
-    made->call.n_out = OUTPUTS;
-    made->tensors = (gt_tensor *)(made + 1);
-    made->in = (gt_tensor **)(made->tensors + INPUTS + OUTPUTS);
-    made->call.in = made->in;
-    for (int32_t k = 0; k < INPUTS; ++k) {
-        if (in[k]) made->tensors[k] = *in[k];
-        made->in[k] = in[k] ? &made->tensors[k] : NULL;
-    }
-    for (int32_t k = 0; k < OUTPUTS; ++k) {
-        if (out[k]) made->tensors[INPUTS + k] = *out[k];
-        made->call.out[k] = out[k] ? &made->tensors[INPUTS + k] : NULL;
-    }
-    gt__instruction *n = &program->list[forward];
-    gt__free(n->memory);
-    n->memory = n->call = made;
-    drop(program, backward);
+    const gt_tensor *in[] = {b->in[0], f->in[0], f->in[1], f->in[2]}, *out[] = {f->out[0], f->out[1], f->out[2], b->out[0]};
+    GT_TRY(gt__call_replace(&program->list[forward], GT__OP_CROSS_ENTROPY_BOTH, f, in, 4, out, 4));
+    gt__program_drop(program, backward);
     return GT_OK;
 }
 
