@@ -22,6 +22,12 @@ struct FlatBlock {
 constexpr FlatBlock kFlat = {512, 3, 2};
 /* Small blocks, each of which asks for all it reads at first: while some wait, others turn, and others write. */
 constexpr FlatBlock kFlatBackward = {384, 1, 4};
+/* What registers must allow: compute capability 7.5 has 1024 threads a multiprocessor. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kFlatBackwardResident = 1024 / kFlatBackward.threads;
+#else
+constexpr int kFlatBackwardResident = kFlatBackward.blocks;
+#endif
 /* Packs of 16 bytes that a slab has, at most. */
 constexpr int kFlatShared = kFlat.threads * kFlat.unroll, kFlatBackwardShared = kFlatBackward.threads * kFlatBackward.unroll;
 
@@ -307,7 +313,7 @@ __device__ __forceinline__ void flat_rims(T *dx, const Slabs &slabs, int32_t pix
 /* dx, and the sums of the masked gradient to `db` (NULL: not wanted) as in k_bias.cu, by way of partial[row, channel] (NULL: there is one part). kRows: dy and y
  * are row-major, in packs of W pixels; else channels-last, and W is a pack of channels. No block is without a slab. */
 template <typename T, bool kRows, int W>
-__global__ void __launch_bounds__(kFlatBackward.threads, kFlatBackward.blocks)
+__global__ void __launch_bounds__(kFlatBackward.threads, kFlatBackwardResident)
     k_pool_flat_backward(const T *dy, const uint8_t *index, const T *y, T *dx, void *db, gt_dtype dtype, compute_t<T> *partial,
                          uint32_t *counters, Slabs slabs, FlatJoin join) {
     using C = compute_t<T>;
